@@ -1,0 +1,35 @@
+# Each target sets itself up: it makes .venv and installs into it when pyproject.toml or constraints.txt changed.
+PYTHON ?= python3
+# Where to find another torch build than PyPI's: make test TORCH_INDEX=<address from the PyTorch install page>
+TORCH_INDEX ?=
+
+BIN := .venv/bin
+READY := .venv/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+.PHONY: demo test check bench clean
+
+demo: $(READY)
+	$(BIN)/unlearn run --out runs/demo
+
+test: check
+	$(BIN)/python -m pytest
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks.heads
+	$(BIN)/python -m benchmarks.proxies
+
+clean:
+	rm -rf .venv runs .pytest_cache .ruff_cache .import_linter_cache *.egg-info
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(if $(TORCH_INDEX),$(PIP) --index-url $(TORCH_INDEX) torch torchvision)
+	$(PIP) --editable '.[dev]'
+	touch $(READY)

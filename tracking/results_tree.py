@@ -1,0 +1,74 @@
+"""The paper's JSON layout of results.  [app:results_layout]
+
+``results/{dataset}/{backbone}/{scenario}_{arch}_raw.json``: architecture -> sub-key -> list of seed entries, with the
+``subclass`` scenario wrapped in ``{"meta", "results"}``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from unlearn_core.errors import BadInput
+from unlearn_core.records import CellRecord
+from unlearn_core.spec import Scenario, Variant
+
+Entry = dict[str, Any]
+
+
+def tree_path(root: Path, variant: Variant, backbone: str) -> Path:
+    """The file that holds this variant."""
+    return root / variant.dataset / backbone / f"{variant.scenario}_{variant.arch}_raw.json"
+
+
+def write_cells(root: Path, variant: Variant, backbone: str, cells: Sequence[CellRecord]) -> Path:
+    """Put seed entries into the tree, replacing those of the same seeds; the file changes in one atomic step."""
+    path = tree_path(root, variant, backbone)
+    document = _read(path) if path.exists() else {}
+    by_key = _by_key(document, variant)
+    kept = {entry["seed"]: entry for entry in by_key.get(str(variant.key), [])}
+    kept.update({cell.seed: cell.to_entry() for cell in cells})
+    by_key[str(variant.key)] = list(kept.values())
+    _write_atomically(path, document)
+    return path
+
+
+def read_entries(root: Path, variant: Variant, backbone: str) -> list[Entry]:
+    """The seed entries of one variant."""
+    path = tree_path(root, variant, backbone)
+    if not path.exists():
+        raise BadInput(f"no results of {variant} at {path}")
+    entries = _by_key(_read(path), variant).get(str(variant.key))
+    if not entries:
+        raise BadInput(f"{path} has no entry for {variant.scenario} {variant.key}")
+    return entries
+
+
+def _by_key(document: dict[str, Any], variant: Variant) -> dict[str, list[Entry]]:
+    """The sub-key -> entries mapping inside ``document``, made where it is missing."""
+    arch = document.setdefault(variant.arch, {})
+    if variant.scenario != Scenario.SUBCLASS:
+        return arch
+    arch.setdefault("meta", {"dataset": variant.dataset, "label_space": str(variant.label_space)})
+    return arch.setdefault("results", {})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise BadInput(f"{path} is not valid JSON ({error}); move it aside and run again") from error
+
+
+def _write_atomically(path: Path, document: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, suffix=".tmp", delete=False) as handle:
+        # allow_nan=False: a NaN that slipped through is a bug, not a file that other readers refuse
+        json.dump(document, handle, indent=1, allow_nan=False)
+        handle.flush()
+        os.fsync(handle.fileno())
+    os.replace(handle.name, path)

@@ -1,0 +1,20 @@
+"""Machine unlearning by closed-form proxies: the science, free of Ray, of MLflow and of printing.
+
+Where to look for a formula (labels are those of the paper):
+
+=======================  ==========================================================
+``spec``                 what is asked: variants, methods, recipes
+``data``                 feature sets and which of their rows are to be forgotten
+``proxies``              P(y|x) and P_r(y|x) in closed form          [sec:lda2c]
+``eta``                  h(eta), admissibility, eta_max              [par:normalization]
+``target``               softmax(f + eta_max * signal)               [eq:lda2c-lstsq-grad]
+``finalizers``           how the target is written into the network
+``baselines``            the six gradient methods, one recipe a file
+``training``             the one loop that runs all of them
+``audit``                KL, bounds, Stein, membership
+``experiment``           a variant, all seeds at once: the functions that workflows call
+``records``              what they return
+=======================  ==========================================================
+
+Nothing is imported here, so that reading records never loads torch.
+"""

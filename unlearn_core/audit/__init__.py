@@ -1,0 +1,1 @@
+"""How close an unlearned model is to a retrained one, and what an attacker could tell."""

@@ -1,0 +1,33 @@
+"""How many queries an attacker needs to tell the unlearned model from a retrained one.  [app:stein]
+
+The bound is for an attacker who sees *predicted labels drawn from the model's posterior*; one who reads the probabilities
+themselves may need fewer.
+"""
+
+from __future__ import annotations
+
+import math
+
+from unlearn_core.errors import BadInput
+
+UNBOUNDED = 2**63 - 1
+
+
+def min_queries(kl: float, alpha: float = 1e-3) -> int:
+    """N(alpha) = ceil((1 - 2 alpha) ln((1 - alpha) / alpha) / KL): fewer queries cannot reach equal error rates alpha.
+
+    ``UNBOUNDED`` for KL = 0, where no number of queries is enough; 0 for an infinite KL, where the bound says nothing.
+    """
+    if not 0 < alpha < 0.5:
+        raise BadInput(f"alpha {alpha} must lie between 0 and 0.5; it is the attacker's error rate")
+    if math.isnan(kl) or kl < 0:
+        raise BadInput(f"KL divergence {kl} must be a number of at least 0")
+    needed = (1 - 2 * alpha) * math.log((1 - alpha) / alpha)
+    if kl * UNBOUNDED <= needed:
+        return UNBOUNDED
+    return math.ceil(needed / kl)
+
+
+def indistinguishable_on_forget(kl_f: float, n_forget: int, alpha: float = 1e-3) -> bool:
+    """Whether even an attacker who holds the whole forget set has too few points: N_f > |D_f|."""
+    return min_queries(kl_f, alpha) > n_forget

@@ -1,0 +1,8 @@
+"""The one error that is the user's to mend."""
+
+
+class BadInput(ValueError):
+    """Input that cannot be used; the message names the thing, the number and the remedy in one line.
+
+    Command lines turn it into that line and exit code 2. Every other exception is a bug of ours.
+    """

@@ -1,0 +1,28 @@
+"""``kl``: distil the target into the network: each epoch the forget set and a fresh retain sample of its size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unlearn_core.nets.stack import NetworkStack
+from unlearn_core.spec import DISTILLATION, HEAD_UNLEARNING, Toward
+from unlearn_core.training import EpochEnd, Member, train
+
+
+def distillation_member(
+    seed: int, labels: torch.Tensor, forget: NDArray[np.bool_], log_target: NDArray[np.float64]
+) -> Member:
+    """What one member distils: its target (N, C) on D."""
+    target = torch.from_numpy(np.exp(log_target).astype(np.float32))
+    return Member(seed, "unlearn", labels, torch.from_numpy(forget), {Toward.TARGET: target})
+
+
+def distill(
+    student: NetworkStack, inputs: torch.Tensor, members: Sequence[Member], on_epoch: EpochEnd | None = None
+) -> float:
+    """Minimise KL(target || student) in place; returns the seconds per member  [eq:lda2c-lstsq-grad]."""
+    return train(student, inputs, members, DISTILLATION, HEAD_UNLEARNING, on_epoch)

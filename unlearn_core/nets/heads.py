@@ -1,0 +1,181 @@
+"""Classifier heads on frozen features: linear, mlp1 (d-256-C) and mlp2 (d-256-256-C), K of them trained as one stack.
+
+Layers are batched matrix products into preallocated buffers, with the backward pass written out: no gradient flows into
+the features, so it costs 4dh + 6hC flops a sample and no graph is built. All weights of a member are one flat vector, so
+that the optimiser makes one pass over memory.
+
+Why a member's bits do not depend on the stack: each matrix product sees the same shapes, strides and 64-byte alignment for
+any K (buffers are rounded up), each member's weights are an optimiser tensor of their own, and every other operation is
+exact (ReLU, gather) or runs along one member's memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch
+
+from unlearn_core.errors import BadInput
+from unlearn_core.nets.stack import State
+
+HIDDEN_WIDTH = 256
+HIDDEN_LAYERS = {"linear": 0, "mlp1": 1, "mlp2": 2}
+ALIGNMENT = 16  # floats in 64 bytes
+EVALUATION_ROWS = 4096
+
+
+def head_widths(arch: str, dim: int, n_classes: int) -> tuple[int, ...]:
+    """Layer widths from the features to the classes."""
+    if arch not in HIDDEN_LAYERS:
+        raise BadInput(f"unknown head {arch!r}; there are {', '.join(HIDDEN_LAYERS)}")
+    return (dim, *[HIDDEN_WIDTH] * HIDDEN_LAYERS[arch], n_classes)
+
+
+class HeadStack:
+    """K heads of one shape (see ``NetworkStack``). Weights are float32; layer i maps widths[i] to widths[i + 1]."""
+
+    def __init__(self, widths: Sequence[int], n_members: int, device: torch.device | str = "cpu") -> None:
+        self.widths: tuple[int, ...] = tuple(widths)
+        self._n_members: int = n_members
+        sizes = [(a + 1) * b for a, b in itertools.pairwise(self.widths)]
+        self._n_weights: int = sum(sizes)
+        stride = _round_up(self._n_weights)
+        self._flat: torch.Tensor = torch.zeros(n_members, stride, device=device)
+        self._flat_grad: torch.Tensor = torch.zeros_like(self._flat)
+        self._layers: list[tuple[torch.Tensor, torch.Tensor]] = self._views(self._flat)
+        self._layer_grads: list[tuple[torch.Tensor, torch.Tensor]] = self._views(self._flat_grad)
+        self._buffers: dict[str, torch.Tensor] = {}
+        self._batch: int = 0
+
+    @classmethod
+    def initialise(
+        cls, widths: Sequence[int], generators: Sequence[torch.Generator], device: torch.device | str = "cpu"
+    ) -> HeadStack:
+        """Fresh weights, uniform in +-1/sqrt(fan_in) as ``torch.nn.Linear`` has them, each member from its own generator."""
+        stack = cls(widths, len(generators), device)
+        for member, generator in enumerate(generators):
+            for weight, bias in stack._layers:
+                bound = 1.0 / math.sqrt(weight.shape[1])
+                for tensor in (weight[member], bias[member]):
+                    tensor.copy_(torch.empty(tensor.shape).uniform_(-bound, bound, generator=generator))
+        return stack
+
+    @classmethod
+    def from_states(cls, states: Sequence[State], device: torch.device | str = "cpu") -> HeadStack:
+        """A stack from members' weights as ``state`` gives them: ``layers.i.weight`` (out, in), ``layers.i.bias`` (out,)."""
+        n_layers = sum(name.endswith(".weight") for name in states[0])
+        expected = {f"layers.{i}.{part}" for i in range(n_layers) for part in ("weight", "bias")}
+        if set(states[0]) != expected:
+            raise BadInput(f"head weights have the keys {sorted(states[0])}; expected {sorted(expected)}")
+        weights = [states[0][f"layers.{i}.weight"] for i in range(n_layers)]
+        stack = cls((weights[0].shape[1], *[w.shape[0] for w in weights]), len(states), device)
+        for member, state in enumerate(states):
+            for i, (weight, bias) in enumerate(stack._layers):
+                weight[member].copy_(state[f"layers.{i}.weight"].T)
+                bias[member].copy_(state[f"layers.{i}.bias"])
+        return stack
+
+    @property
+    def n_members(self) -> int:
+        return self._n_members
+
+    @property
+    def n_classes(self) -> int:
+        return self.widths[-1]
+
+    @property
+    def device(self) -> torch.device:
+        return self._flat.device
+
+    def parameters(self) -> list[list[torch.Tensor]]:
+        members = []
+        for weights, grad in zip(self._flat, self._flat_grad, strict=True):
+            tensor = weights[: self._n_weights]
+            tensor.grad = grad[: self._n_weights]
+            members.append([tensor])
+        return members
+
+    def forward(self, inputs: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        n_rows = rows.shape[1]
+        self._reserve(n_rows)
+        self._batch = n_rows
+        hidden = self._buffer("x0", n_rows)
+        for member in range(self._n_members):
+            torch.index_select(inputs, 0, rows[member], out=hidden[member])
+        for i, (weight, bias) in enumerate(self._layers[:-1]):
+            out = self._buffer(f"x{i + 1}", n_rows)
+            torch.baddbmm(bias[:, None], hidden, weight, out=out)
+            hidden = out.relu_()
+        weight, bias = self._layers[-1]
+        # class-major, so that the loss can reduce over classes along memory
+        logits = self._buffers["logits"][..., :n_rows]
+        torch.baddbmm(bias[:, :, None], weight.transpose(1, 2), hidden.transpose(1, 2), out=logits)
+        return logits.transpose(1, 2)
+
+    def backward(self, logit_gradient: torch.Tensor) -> None:
+        gradient = logit_gradient
+        for i in reversed(range(len(self._layers))):
+            entering = self._buffer(f"x{i}", self._batch)
+            weight_grad, bias_grad = self._layer_grads[i]
+            torch.bmm(entering.transpose(1, 2), gradient, out=weight_grad)
+            torch.sum(gradient, 1, out=bias_grad)
+            if i == 0:
+                return
+            below = self._buffer(f"g{i}", self._batch)
+            torch.bmm(gradient, self._layers[i][0].transpose(1, 2), out=below)
+            gradient = torch.ops.aten.threshold_backward.grad_input(below, entering, 0, grad_input=below)
+
+    def logits(self, member: int, inputs: torch.Tensor) -> torch.Tensor:
+        weight, bias = self._layers[-1]
+        out = torch.empty(len(inputs), self.n_classes, device=self.device)
+        for start in range(0, len(inputs), EVALUATION_ROWS):
+            rows = slice(start, start + EVALUATION_ROWS)
+            torch.addmm(bias[member], self.penultimate(member, inputs[rows]), weight[member], out=out[rows])
+        return out
+
+    def penultimate(self, member: int, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = inputs
+        for weight, bias in self._layers[:-1]:
+            hidden = torch.addmm(bias[member], hidden, weight[member]).relu_()
+        return hidden
+
+    def state(self, member: int) -> dict[str, torch.Tensor]:
+        named = {}
+        for i, (weight, bias) in enumerate(self._layers):
+            named[f"layers.{i}.weight"] = weight[member].T.contiguous().cpu().clone()
+            named[f"layers.{i}.bias"] = bias[member].cpu().clone()
+        return named
+
+    def select(self, members: Sequence[int]) -> HeadStack:
+        chosen = HeadStack(self.widths, len(members), self.device)
+        chosen._flat.copy_(self._flat[list(members)])
+        return chosen
+
+    def _views(self, flat: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Each layer's weight (K, in, out) and bias (K, out) as views into ``flat``."""
+        views, at = [], 0
+        for fan_in, fan_out in itertools.pairwise(self.widths):
+            weight = flat[:, at : at + fan_in * fan_out].unflatten(1, (fan_in, fan_out))
+            at += fan_in * fan_out
+            views.append((weight, flat[:, at : at + fan_out]))
+            at += fan_out
+        return views
+
+    def _reserve(self, n_rows: int) -> None:
+        """Buffers for batches of at least ``n_rows``: activations x0.., their gradients g0.. and the logits."""
+        if self._buffers and self._buffers["x0"].shape[1] >= n_rows:
+            return
+        rows = _round_up(n_rows)
+        self._buffers["logits"] = torch.empty(self._n_members, self.n_classes, rows, device=self.device)
+        for i, width in enumerate(self.widths[:-1]):
+            for kind in ("x", "g"):
+                self._buffers[f"{kind}{i}"] = torch.empty(self._n_members, rows, width, device=self.device)
+
+    def _buffer(self, name: str, n_rows: int) -> torch.Tensor:
+        return self._buffers[name][:, :n_rows]
+
+
+def _round_up(count: int) -> int:
+    return -(-count // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,147 @@
+"""What the core returns: frozen results, and their form in the results tree [app:results_layout].
+
+Numbers that are infinite or undefined are written as null; nothing here imports torch or numpy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = Any
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One model beside the retrain of its cell. KL in nats, KL(retrain||model); accuracies in [0, 1].
+
+    ``_t`` is on the whole test set, ``_f`` on the forgotten training rows, ``_reverse`` is KL(model||retrain).
+    """
+
+    kl_t: float
+    kl_f: float
+    kl_t_reverse: float
+    kl_f_reverse: float
+    acc_t: float
+    acc_f: float
+    mia_auc: float
+    mia_balanced_accuracy: float
+
+
+@dataclass(frozen=True)
+class EpochMetrics:
+    """``seconds`` is the method's time up to this epoch, proxy included, evaluation excluded. Epoch 0 is the base."""
+
+    epoch: int
+    seconds: float
+    scores: Scores
+
+
+@dataclass(frozen=True)
+class TargetRecord:
+    """A proxy's target before anything is written into the network."""
+
+    eta_max: float | None
+    """None for ``dir`` and ``dir-2c``, which have no eta."""
+    admissible: bool | None
+    reason: str
+    kl_net_proxy_before: float | None
+    kl_net_proxy_after: float | None
+    h_curve: Sequence[tuple[float, float]]
+    scores: Scores
+    bound: Mapping[str, float] | None
+    """The terms of prop:tight-bound on D, with ``measured`` beside them."""
+    proxy_seconds: float
+    ridge: float
+    shrinkage: str
+    cap: float
+    finalizer: str
+    dir_on_test: str
+
+
+@dataclass(frozen=True)
+class MethodRecord:
+    """One method on one cell. ``best`` is the epoch with the least KL_f, epoch 0 only where nothing was unlearned."""
+
+    method: str
+    epochs: Sequence[EpochMetrics]
+    best: EpochMetrics
+    last: EpochMetrics
+    seconds: float
+    rte: float
+    """Seconds of the whole method over the retrain's, per seed."""
+    target: TargetRecord | None = None
+
+
+@dataclass(frozen=True)
+class ReferenceRecord:
+    """Base, retrain or floor: a network as trained."""
+
+    scores: Scores
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CellRecord:
+    """A variant with a seed: references and methods."""
+
+    seed: int
+    n_forget: int
+    n_retain: int
+    base: ReferenceRecord
+    retrain: ReferenceRecord
+    floor: ReferenceRecord
+    methods: Mapping[str, MethodRecord] = field(default_factory=dict)
+
+    def to_entry(self) -> dict[str, Json]:
+        """The seed entry of the results tree: method names and references at its top level."""
+        entry = {
+            "seed": self.seed,
+            "n_forget": self.n_forget,
+            "n_retain": self.n_retain,
+            **{name: _reference_entry(getattr(self, name), self.retrain) for name in ("base", "retrain", "floor")},
+            **{name: _method_entry(record) for name, record in self.methods.items()},
+        }
+        return without_nonfinite(entry)
+
+
+def best_epoch(epochs: Sequence[EpochMetrics]) -> EpochMetrics:
+    """The epoch (1.., never 0) with the least KL_f; the earliest where several share it, the last where none is finite."""
+    finite = [epoch for epoch in epochs if math.isfinite(epoch.scores.kl_f)]
+    return min(finite, key=lambda epoch: epoch.scores.kl_f) if finite else epochs[-1]
+
+
+def without_nonfinite(value: Json) -> Json:
+    """The same JSON value with null in the place of infinite and undefined numbers."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: without_nonfinite(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [without_nonfinite(item) for item in value]
+    return value
+
+
+def _epoch_entry(epoch: EpochMetrics) -> dict[str, Json]:
+    return {"epoch": epoch.epoch, "seconds": epoch.seconds, **dataclasses.asdict(epoch.scores)}
+
+
+def _reference_entry(record: ReferenceRecord, retrain: ReferenceRecord) -> dict[str, Json]:
+    return {**dataclasses.asdict(record.scores), "seconds": record.seconds, "rte": record.seconds / retrain.seconds}
+
+
+def _method_entry(record: MethodRecord) -> dict[str, Json]:
+    entry: dict[str, Json] = {
+        "best": {**_epoch_entry(record.best), "rte": record.rte},
+        "last": _epoch_entry(record.last),
+        "epochs": [_epoch_entry(epoch) for epoch in record.epochs],
+        "seconds": record.seconds,
+        "rte": record.rte,
+    }
+    if record.target is not None:
+        target = dataclasses.asdict(record.target)
+        entry["target"] = {**target.pop("scores"), **target}
+    return entry

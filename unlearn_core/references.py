@@ -1,0 +1,59 @@
+"""The networks that everything is measured against: base, retrain, and the floor (a second retrain)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from unlearn_core.audit.scoring import Scorer
+from unlearn_core.nets.heads import HeadStack, head_widths
+from unlearn_core.problem import Cell, Problem
+from unlearn_core.records import ReferenceRecord
+from unlearn_core.seeding import derive_seed
+from unlearn_core.spec import HEAD_TRAINING, Visit, training_recipe
+from unlearn_core.training import EpochEnd, Member, train
+
+ROLES: tuple[str, ...] = ("base", "retrain", "floor")
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A stack trained from scratch, one member per cell, and the seconds that each member took."""
+
+    net: HeadStack
+    seconds: float
+
+
+def train_reference(
+    role: str, problem: Problem, arch: str, cells: Sequence[Cell], epochs: int = 50, on_epoch: EpochEnd | None = None
+) -> Trained:
+    """Train ``base`` on D, ``retrain`` or ``floor`` on D_r, each from scratch.
+
+    Base and retrain of a cell start from the same fresh weights, drawn from the cell's seed, so that what tells them
+    apart is the data (and row orders), not the draw. The floor starts from other weights: it is what another seed
+    is to the retrain.
+    """
+    if role not in ROLES:
+        raise ValueError(f"unknown role {role!r}; there are {', '.join(ROLES)}")
+    labels = problem.train_labels
+    visit = Visit.ALL if role == "base" else Visit.RETAIN
+    members = [
+        Member(cell.seed, role, labels, None if role == "base" else torch.from_numpy(cell.forget)) for cell in cells
+    ]
+    widths = head_widths(arch, problem.features.dim, problem.n_classes)
+    draw = "floor" if role == "floor" else "network"
+    generators = [torch.Generator().manual_seed(derive_seed(cell.seed, draw, "weights")) for cell in cells]
+    net = HeadStack.initialise(widths, generators, problem.device)
+    seconds = train(net, problem.train_inputs, members, training_recipe(visit, epochs), HEAD_TRAINING, on_epoch)
+    return Trained(net, seconds)
+
+
+def make_scorers(problem: Problem, cells: Sequence[Cell], retrain: Trained) -> list[Scorer]:
+    return [Scorer(cell.evaluation_data(problem), retrain.net, k) for k, cell in enumerate(cells)]
+
+
+def reference_records(trained: Trained, scorers: Sequence[Scorer]) -> list[ReferenceRecord]:
+    """Score base, retrain or floor like a method."""
+    return [ReferenceRecord(scorer.score(trained.net, k), trained.seconds) for k, scorer in enumerate(scorers)]

@@ -1,0 +1,203 @@
+"""What is asked for: variants, methods and training recipes, as frozen values without behaviour.
+
+Nothing here imports torch, so that planning and reading results stay light.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from unlearn_core.errors import BadInput
+
+SEEDS: tuple[int, ...] = (42, 0, 1, 2, 3)  # app:experiments_setup
+ARCHITECTURES: tuple[str, ...] = ("linear", "mlp1", "mlp2")
+
+
+class Scenario(StrEnum):
+    """Which rows are forgotten; the key is a fine label, or for ``random`` their number."""
+
+    CLASS = "class"
+    SUBCLASS = "subclass"
+    RANDOM = "random"
+
+
+class LabelSpace(StrEnum):
+    """What the network predicts."""
+
+    FINE = "fine"
+    SUPERCLASS = "superclass"
+
+
+@dataclass(frozen=True, order=True)
+class Variant:
+    """One row of the grid. A *cell* is a variant with a seed."""
+
+    dataset: str
+    arch: str
+    scenario: Scenario
+    key: int
+
+    def __post_init__(self) -> None:
+        if self.arch not in ARCHITECTURES:
+            raise BadInput(f"unknown architecture {self.arch!r}; there are {', '.join(ARCHITECTURES)}")
+
+    @property
+    def label_space(self) -> LabelSpace:
+        """Subclass forgetting trains on superclasses, so that the forgotten fine label is a part of a class."""
+        return LabelSpace.SUPERCLASS if self.scenario is Scenario.SUBCLASS else LabelSpace.FINE
+
+    def __str__(self) -> str:
+        return f"{self.dataset}/{self.arch}/{self.scenario}/{self.key}"
+
+
+GAUSSIAN_PROXIES: tuple[str, ...] = ("lda", "qda", "lda-mix", "qda-mix", "lda-2c")
+EMPIRICAL_PROXIES: tuple[str, ...] = ("dir", "dir-2c")
+PROXIES: tuple[str, ...] = GAUSSIAN_PROXIES + EMPIRICAL_PROXIES
+BASELINES: tuple[str, ...] = ("ft", "ga", "ga-ft", "rl-ft", "scrub", "salun")
+METHODS: tuple[str, ...] = PROXIES + BASELINES
+
+
+class Visit(StrEnum):
+    """Which training rows one pass visits, in a fresh random order."""
+
+    ALL = "all"
+    RETAIN = "retain"
+    FORGET = "forget"
+    RETAIN_SAMPLE = "retain-sample"
+    """A fresh sample of the retain set, as large as the forget set."""
+    FORGET_AND_RETAIN_SAMPLE = "forget+retain-sample"
+    """The forget set and such a sample, shuffled together."""
+
+
+class Toward(StrEnum):
+    """The distribution over classes that a loss term compares the network with."""
+
+    LABELS = "labels"
+    """The training labels; for a random-labelling recipe, the relabelled ones on the forget set."""
+    TEACHER = "teacher"
+    """The base network's output, at the term's temperature."""
+    TARGET = "target"
+    """The proxy's target."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """weight * T^2 * KL(q || softmax(logits / T)), where q is what ``toward`` names; a negative weight ascends.
+
+    Against labels this is cross-entropy. All losses of the paper are sums of such terms, and the gradient with respect
+    to the logits is weight * T * (softmax(logits / T) - q).
+    """
+
+    toward: Toward
+    weight: float = 1.0
+    temperature: float = 1.0
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One sweep over some rows under one loss. ``batch_size`` overrides the recipe's."""
+
+    visit: Visit
+    loss: tuple[Term, ...]
+    batch_size: int | None = None
+
+
+@dataclass(frozen=True)
+class Phase:
+    """``epochs`` epochs, each making all ``passes`` in order."""
+
+    passes: tuple[Pass, ...]
+    epochs: int
+
+
+class Algorithm(StrEnum):
+    ADAM = "adam"
+    SGD = "sgd"
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """How weights move. ``decay`` multiplies the learning rate after every epoch."""
+
+    lr: float
+    batch_size: int
+    decay: float = 1.0
+    algorithm: Algorithm = Algorithm.ADAM
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise BadInput(f"learning rate {self.lr} must be positive")
+        if self.batch_size < 1:
+            raise BadInput(f"batch size {self.batch_size} must be at least 1")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A training method as data: what it visits, what it minimises there, which weights may move.
+
+    ``optimization`` None means the backbone's own (``HEAD_UNLEARNING`` for heads).
+    """
+
+    phases: tuple[Phase, ...]
+    optimization: Optimization | None = None
+    random_forget_labels: bool = False
+    """Forget labels are redrawn once per run, uniformly over the other classes."""
+    saliency_share: float | None = None
+    """Only this share of the weights moves: those with the largest summed forget-loss gradient, ranked globally."""
+
+    @property
+    def epochs(self) -> int:
+        return sum(phase.epochs for phase in self.phases)
+
+
+CROSS_ENTROPY: tuple[Term, ...] = (Term(Toward.LABELS),)
+ASCEND_CROSS_ENTROPY: tuple[Term, ...] = (Term(Toward.LABELS, weight=-1.0),)
+TOWARD_TARGET: tuple[Term, ...] = (Term(Toward.TARGET),)
+
+# app:experiments_setup, heads on frozen features
+HEAD_TRAINING = Optimization(lr=1e-3, batch_size=512)
+HEAD_UNLEARNING = Optimization(lr=1e-3, batch_size=512, decay=0.95)
+UNLEARNING_EPOCHS = 20
+
+
+def training_recipe(visit: Visit, epochs: int = 50) -> Recipe:
+    """Training from scratch on all of D (base) or on D_r (retrain, floor)."""
+    return Recipe(phases=(Phase(passes=(Pass(visit, CROSS_ENTROPY),), epochs=epochs),), optimization=HEAD_TRAINING)
+
+
+DISTILLATION = Recipe(
+    phases=(Phase(passes=(Pass(Visit.FORGET_AND_RETAIN_SAMPLE, TOWARD_TARGET),), epochs=UNLEARNING_EPOCHS),)
+)
+
+
+class DirOnTest(StrEnum):
+    """What ``dir`` and ``dir-2c`` say about test points, which the empirical measure has never seen."""
+
+    BASE = "base"
+    """The base network's own output: the closed form taken literally."""
+    AS_FORGOTTEN = "as-forgotten"
+    """Test points of the forgotten class or subclass count as forgotten, as in the paper's target rows."""
+
+
+@dataclass(frozen=True)
+class ProxySettings:
+    """Choices that are part of a proxy's record."""
+
+    ridge: float = 1e-3
+    shrinkage: str = "ridge"
+    cap: float = 1.0
+    finalizer: str = "kl"
+    dir_on_test: DirOnTest = DirOnTest.BASE
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Everything about a run that is not its variant, seed or method."""
+
+    training_epochs: int = 50
+    preset: str = "paper"
+    proxy: ProxySettings = field(default_factory=ProxySettings)
