@@ -121,6 +121,7 @@ def _run_and_report(
     import torch
     from threadpoolctl import threadpool_limits
 
+    from tracking.figures import write_evolution
     from tracking.results_tree import read_entries, write_cells
     from tracking.tables import benchmark, render
     from unlearn_core.references import ROLES
@@ -141,7 +142,10 @@ def _run_and_report(
     console.print(render(table, variant, len(entries)))
     for note in table.notes:
         console.print(note, highlight=False)
-    console.print(f"{time.perf_counter() - started:.1f} s; results: {path}", highlight=False, soft_wrap=True)
+    figures = write_evolution(arguments.out / "figures", entries, variant)
+    console.print(f"{time.perf_counter() - started:.1f} s", highlight=False)
+    for what, where in (("results", path), ("figure", figures[-1])):
+        console.print(f"{what}: {where}", highlight=False, soft_wrap=True)
 
 
 def _settings(arguments: argparse.Namespace) -> RunSettings:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -23,7 +25,7 @@ def good_arrays() -> dict[str, np.ndarray]:
     }
 
 
-def write(tmp_path, arrays) -> str:
+def write(tmp_path, arrays: dict[str, Any]) -> str:
     path = tmp_path / "set.npz"
     np.savez(path, **arrays)
     return str(path)
@@ -108,7 +110,7 @@ def test_missing_foreign_and_damaged_files_are_refused_by_name(tmp_path):
     with pytest.raises(BadInput, match=r"text\.npz is not an \.npz archive"):
         load_feature_set(text)
     path = tmp_path / "set.npz"
-    np.savez(path, **good_arrays())
+    write(tmp_path, good_arrays())
     damaged = bytearray(path.read_bytes())
     at = damaged.find(good_arrays()["train_x"].tobytes()[:16])
     damaged[at] ^= 0xFF

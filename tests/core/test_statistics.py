@@ -57,9 +57,9 @@ def test_one_row_has_no_spread():
 def test_moments_that_are_no_subset_or_about_another_point_are_refused(data):
     total = compute_moments(data.x, data.y, 3)
     with pytest.raises(ValueError, match="different reference points"):
-        total - compute_moments(data.x[:10], data.y[:10], 3)
+        _ = total - compute_moments(data.x[:10], data.y[:10], 3)
     few = compute_moments(data.x[:10], data.y[:10], 3, total.reference)
     with pytest.raises(ValueError, match="not a subset"):
-        few - total
+        _ = few - total
     with pytest.raises(BadInput, match="600 feature rows but 599 labels"):
         compute_moments(data.x, data.y[1:], 3)

@@ -7,6 +7,7 @@ out. Nearly all of the work is shared between the two posteriors, and classes th
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from unlearn_core.errors import BadInput
+from unlearn_core.logspace import log_add, log_sum
 from unlearn_core.proxies.statistics import centred_chunks
 
 Array = NDArray[np.float64]
@@ -59,48 +61,86 @@ class GaussianProxy:
         Args:
             x: (N, d) features in any float type.
         """
+        log_p, log_p_r = np.empty((2, self.n_classes, len(x)))
+        every = np.arange(self.n_classes)
+        for rows, scores in self._score_blocks(x):
+            for out, log_weight in ((log_p, self.components.log_weight_p), (log_p_r, self.components.log_weight_r)):
+                joint = self._joint(scores, log_weight, every)
+                out[:, rows] = joint - log_sum(joint)
+        return log_p.T, log_p_r.T
+
+    def signal(self, x: NDArray[np.floating]) -> Array:
+        """(N, C) log P_r(y|x) - log P(y|x)  [eq:delta-M].
+
+        Classes that lose no sample have the same density in both posteriors, and priors in one ratio: their signals are
+        equal, and their densities are summed once. The array is a view of a class-major one, as eta's search reads it.
+        """
+        parts = self.components
+        moved = parts.extra_class
+        unmoved = np.setdiff1d(np.arange(self.n_classes), moved)
+        prior_ratio = parts.log_weight_r[unmoved[0]] - parts.log_weight_p[unmoved[0]] if len(unmoved) else 0.0
+        signal = np.empty((self.n_classes, len(x)))
+        for rows, scores in self._score_blocks(x):
+            joint_p, joint_r = (self._joint(scores, w, moved) for w in (parts.log_weight_p, parts.log_weight_r))
+            if len(unmoved):
+                shared = log_sum(self._joint(scores, parts.log_weight_p, unmoved))
+                evidence_p = np.logaddexp(shared, log_sum(joint_p))
+                evidence_r = np.logaddexp(shared + prior_ratio, log_sum(joint_r))
+            else:
+                evidence_p, evidence_r = log_sum(joint_p), log_sum(joint_r)
+            falls = evidence_p - evidence_r
+            signal[unmoved, rows] = prior_ratio + falls
+            signal[moved, rows] = joint_r - joint_p + falls
+        return signal.T
+
+    def _score_blocks(self, x: NDArray[np.floating]) -> Iterator[tuple[slice, Array]]:
+        """Row ranges with the components' log densities, component-major (J, n): sums over classes run along memory."""
         if x.ndim != 2 or x.shape[1] != len(self.reference):
             raise BadInput(f"features have shape {x.shape}; this proxy was fitted on d = {len(self.reference)}")
         parts = self.components
-        log_p = np.empty((len(x), self.n_classes))
-        log_p_r = np.empty_like(log_p)
-        # the class-major layout makes reductions over classes run along memory
+        linear = np.ascontiguousarray(parts.linear.T)
+        diagonal = None if parts.diagonal is None else np.ascontiguousarray(parts.diagonal.T)
+        quadratic = None if parts.full is None else _upper_blocks(parts.full)
         for rows, z in centred_chunks(x, self.reference):
-            scores = parts.linear.T @ z.T
-            if parts.diagonal is not None:
-                scores += parts.diagonal.T @ (z**2).T
-            if parts.full is not None:
-                scores[self.n_classes :] -= 0.5 * symmetric_form(z, parts.full)
-            log_p[rows] = self._posterior(scores, parts.log_weight_p).T
-            log_p_r[rows] = self._posterior(scores, parts.log_weight_r).T
-        return log_p, log_p_r
+            scores = linear @ z.T
+            if quadratic is not None:
+                scores[self.n_classes :] -= 0.5 * _symmetric_form(z, quadratic)
+            if diagonal is not None:
+                scores += diagonal @ np.square(z, out=z).T
+            yield rows, scores
 
-    def signal(self, x: NDArray[np.floating]) -> Array:
-        """(N, C) log P_r(y|x) - log P(y|x)  [eq:delta-M]."""
-        log_p, log_p_r = self.log_posteriors(x)
-        return log_p_r - log_p
-
-    def _posterior(self, scores: Array, log_weight: Array) -> Array:
-        """(C, n) log posterior from (J, n) scores."""
-        joint = scores + log_weight[:, None]
-        per_class, extra = joint[: self.n_classes], joint[self.n_classes :]
-        if len(extra):
-            of = self.components.extra_class
-            per_class[of] = np.logaddexp(per_class[of], extra)
-        per_class -= per_class.max(axis=0)
-        per_class -= np.log(np.exp(per_class).sum(axis=0))
-        return per_class
+    def _joint(self, scores: Array, log_weight: Array, classes: NDArray[np.int64]) -> Array:
+        """(len(classes), n) log of density times weight, summed over a class's components; those without weight are free."""
+        joint = scores[classes] + log_weight[classes, None]
+        extra_classes, at, of = np.intersect1d(self.components.extra_class, classes, return_indices=True)
+        weighted = log_weight[self.n_classes + at] > -np.inf
+        if not weighted.any():
+            return joint
+        at, of = self.n_classes + at[weighted], of[weighted]
+        extra = scores[at] + log_weight[at, None]
+        alone = log_weight[extra_classes[weighted]] == -np.inf
+        joint[of[alone]] = extra[alone]
+        joint[of[~alone]] = log_add(joint[of[~alone]], extra[~alone])
+        return joint
 
 
-def symmetric_form(z: Array, matrix: Array) -> Array:
-    """(n,) z^T A z for a symmetric A, from its upper triangle: five eighths of the multiplications for four blocks."""
-    d = z.shape[1]
+def _upper_blocks(matrix: Array) -> list[Array]:
+    """Block columns of a symmetric matrix down to their diagonal block, the part above it doubled."""
+    blocks = []
+    for start in range(0, len(matrix), QUADRATIC_BLOCK):
+        stop = min(start + QUADRATIC_BLOCK, len(matrix))
+        block = matrix[:stop, start:stop].copy()
+        block[:start] *= 2.0
+        blocks.append(block)
+    return blocks
+
+
+def _symmetric_form(z: Array, blocks: Sequence[Array]) -> Array:
+    """(n,) z^T A z: with four blocks, five eighths of the multiplications that the whole matrix takes."""
     total = np.zeros(len(z))
-    for start in range(0, d, QUADRATIC_BLOCK):
-        stop = min(start + QUADRATIC_BLOCK, d)
-        columns = matrix[:stop, start:stop].copy()
-        columns[:start] *= 2.0
-        total += np.einsum("ij,ij->i", z[:, :stop] @ columns, z[:, start:stop])
+    for block in blocks:
+        stop, width = block.shape
+        total += np.einsum("ij,ij->i", z[:, :stop] @ block, z[:, stop - width : stop])
     return total
 
 

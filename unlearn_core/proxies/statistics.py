@@ -114,4 +114,4 @@ def centred_chunks(features: NDArray[np.floating], reference: Array) -> Iterator
     """Row ranges of ``features`` with z = x - reference in float64."""
     for start in range(0, len(features), CHUNK_ROWS):
         rows = slice(start, min(start + CHUNK_ROWS, len(features)))
-        yield rows, features[rows].astype(np.float64) - reference
+        yield rows, np.subtract(features[rows], reference)  # float64, as the reference is

@@ -1,0 +1,1 @@
+"""One script per claim of speed; each prints ratios measured within one run, because machines are noisy."""

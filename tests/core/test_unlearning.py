@@ -1,0 +1,204 @@
+"""Whole cells on digits: every method moves the student and none the teacher; records are complete and reproducible."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from unlearn_core.data import load_dataset
+from unlearn_core.finalizers.least_squares import fit_last_layer_shift
+from unlearn_core.finalizers.logit_processor import LogitProcessor
+from unlearn_core.problem import make_cells, make_problem
+from unlearn_core.proxies import fit_proxy
+from unlearn_core.records import CellRecord, EpochMetrics, Scores, best_epoch
+from unlearn_core.references import make_scorers, reference_records, train_reference
+from unlearn_core.spec import (
+    GAUSSIAN_PROXIES,
+    METHODS,
+    PROXIES,
+    DirOnTest,
+    ProxySettings,
+    RunSettings,
+    Scenario,
+    Variant,
+)
+from unlearn_core.unlearning import Reference, run_method
+
+EPOCHS = 15
+
+
+def make_reference(scenario, key, seeds=(42, 0), arch="mlp1") -> Reference:
+    features = load_dataset("digits")
+    variant = Variant("digits", arch, scenario, key)
+    problem = make_problem(features, variant.label_space)
+    cells = make_cells(features, variant, seeds)
+    base, retrain = (train_reference(role, problem, arch, cells, EPOCHS) for role in ("base", "retrain"))
+    return Reference(problem, cells, base, retrain, make_scorers(problem, cells, retrain))
+
+
+@pytest.fixture(scope="module")
+def subclass() -> Reference:
+    return make_reference(Scenario.SUBCLASS, 0)
+
+
+@pytest.fixture(scope="module")
+def forgotten_class() -> Reference:
+    return make_reference(Scenario.CLASS, 3)
+
+
+@pytest.fixture(scope="module")
+def random() -> Reference:
+    return make_reference(Scenario.RANDOM, 50)
+
+
+def timeless(record):
+    """A record without its measured seconds."""
+    text = json.dumps(dataclasses.asdict(record))
+    document = json.loads(text)
+
+    def strip(value):
+        if isinstance(value, dict):
+            return {k: strip(v) for k, v in value.items() if k not in ("seconds", "rte", "proxy_seconds")}
+        return [strip(item) for item in value] if isinstance(value, list) else value
+
+    return strip(document)
+
+
+@pytest.mark.parametrize("preset", ["paper", "original"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_moves_the_student_and_none_the_teacher(subclass, method, preset):
+    before = [subclass.base.net.state(k) for k in range(2)]
+    records = run_method(method, subclass, RunSettings(preset=preset))
+    for k, record in enumerate(records):
+        after = subclass.base.net.state(k)
+        assert all(torch.equal(before[k][name], after[name]) for name in after)
+        base = subclass.scorers[k].score(subclass.base.net, k)
+        idle = record.target is not None and record.target.eta_max == 0
+        assert (record.best.scores == base) == idle
+        assert [epoch.epoch for epoch in record.epochs] == ([0] if idle else list(range(1, len(record.epochs) + 1)))
+        assert record.best in record.epochs
+        assert record.last == record.epochs[-1]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_cell_twice_and_alone_gives_the_same_bits(random, method):
+    first = run_method(method, random, RunSettings())
+    again = run_method(method, random, RunSettings())
+    assert [timeless(r) for r in first] == [timeless(r) for r in again]
+    alone = make_reference(Scenario.RANDOM, 50, seeds=(0,))
+    assert timeless(run_method(method, alone, RunSettings())[0]) == timeless(first[1])
+
+
+def test_references(subclass):
+    floor = train_reference("floor", subclass.problem, "mlp1", subclass.cells, EPOCHS)
+    base, retrain, second = (
+        reference_records(trained, subclass.scorers) for trained in (subclass.base, subclass.retrain, floor)
+    )
+    for k in range(2):
+        assert retrain[k].scores.kl_t == retrain[k].scores.kl_f == 0.0
+        assert 0 < second[k].scores.kl_f < base[k].scores.kl_f
+        assert base[k].scores.acc_f > 0.98
+
+
+@pytest.mark.parametrize("method", GAUSSIAN_PROXIES)
+@pytest.mark.parametrize("name", ["subclass", "random"])
+def test_target_records_satisfy_the_theory(request, name, method):
+    reference = request.getfixturevalue(name)
+    for record in run_method(method, reference, RunSettings()):
+        target = record.target
+        assert target is not None
+        assert target.bound is not None
+        assert target.kl_net_proxy_before is not None
+        assert target.kl_net_proxy_after is not None
+        assert target.admissible == (target.kl_net_proxy_before < target.kl_net_proxy_after)
+        assert target.bound["measured"] == pytest.approx(target.bound["decomposition"], abs=1e-9)
+        assert target.bound["measured"] == pytest.approx(target.bound["tight_bound"] + target.bound["h"], abs=1e-9)
+        assert target.bound["measured"] <= target.bound["tight_bound"] + 1e-9
+        assert len(target.h_curve) >= 24
+        assert target.h_curve[0] == (0.0, 0.0)
+
+
+def test_forgetting_a_class_unlearns_it_with_every_proxy(forgotten_class):
+    runs = {method: run_method(method, forgotten_class, RunSettings()) for method in PROXIES}
+    for k in range(2):
+        base = forgotten_class.scorers[k].score(forgotten_class.base.net, k)
+        for method, records in runs.items():
+            target = records[k].target
+            assert target is not None
+            assert math.isfinite(target.scores.kl_f)
+            assert target.scores.kl_f == pytest.approx(runs["dir"][k].target.scores.kl_f, abs=1e-6)  # pyright: ignore
+            assert records[k].best.scores.kl_f < 0.5 * base.kl_f, method
+            assert records[k].best.scores.acc_f < 0.1
+
+
+def test_dir_on_test_points_is_the_base_unless_asked_otherwise(subclass):
+    base = subclass.scorers[0].score(subclass.base.net, 0)
+    literal = run_method("dir-2c", subclass, RunSettings())[0].target
+    paper = run_method("dir-2c", subclass, RunSettings(proxy=ProxySettings(dir_on_test=DirOnTest.AS_FORGOTTEN)))[
+        0
+    ].target
+    assert literal is not None
+    assert paper is not None
+    assert literal.scores.kl_t == pytest.approx(base.kl_t, abs=1e-9)
+    assert paper.scores.kl_t < 0.8 * base.kl_t
+    assert literal.scores.kl_f == paper.scores.kl_f
+
+
+@pytest.mark.parametrize("method", PROXIES)
+def test_least_squares_and_the_logit_processor(subclass, forgotten_class, method):
+    for reference in (subclass, forgotten_class):
+        for finalizer in ("mse", "none"):
+            settings = RunSettings(proxy=ProxySettings(finalizer=finalizer))
+            record = run_method(method, reference, settings)[0]
+            assert record.target is not None
+            if record.target.eta_max == 0:
+                continue
+            assert len(record.epochs) == 1
+            if finalizer == "none":
+                assert record.best.scores == record.target.scores
+            elif method == "dir" and reference is subclass:
+                assert record.best.scores.acc_f < 0.1, "dir annihilates the forget set"
+            else:
+                base = reference.scorers[0].score(reference.base.net, 0)
+                assert record.best.scores.kl_f < base.kl_f
+
+
+def test_least_squares_is_the_minimiser():
+    rng = np.random.default_rng(0)
+    phi, shift = rng.normal(size=(200, 7)) + 3, rng.normal(size=(200, 4))
+    weight, bias = fit_last_layer_shift(phi, shift)
+    design = np.column_stack([phi, np.ones(200)])
+    solution = np.linalg.solve(design.T @ design, design.T @ shift)
+    np.testing.assert_allclose(np.vstack([weight, bias]), solution, atol=1e-10)
+
+
+def test_the_logit_processor_shifts_a_black_box(data):
+    proxy = fit_proxy("lda-2c", data.x, data.y, data.forget, 3)
+    processor = LogitProcessor(proxy, 0.4, np.zeros(3, dtype=bool))
+    shifted = processor(data.logits, data.x) - data.logits - 0.4 * proxy.signal(data.x)
+    np.testing.assert_allclose(shifted, np.repeat(shifted[:, :1], 3, axis=1), atol=1e-9)
+
+
+def scores(kl_f: float) -> Scores:
+    return Scores(0.1, kl_f, 0.1, kl_f, 0.9, 0.5, 0.5, 0.5)
+
+
+def test_the_best_epoch_is_the_first_with_the_least_kl_f():
+    epochs = [EpochMetrics(i + 1, float(i), scores(kl)) for i, kl in enumerate([math.nan, 0.3, 0.2, 0.2, math.inf])]
+    assert best_epoch(epochs).epoch == 3
+    assert best_epoch(epochs[:1]).epoch == 1
+
+
+def test_entries_hold_null_for_what_is_not_finite(subclass):
+    record = run_method("dir", subclass, RunSettings())[0]
+    assert record.target is not None
+    assert math.isinf(record.target.scores.kl_f), "dir leaves no mass on the label, so KL from the retrain is infinite"
+    reference = reference_records(subclass.retrain, subclass.scorers)[0]
+    entry = CellRecord(42, 10, 90, reference, reference, reference, {"dir": record}).to_entry()
+    assert entry["dir"]["target"]["kl_f"] is None
+    assert json.loads(json.dumps(entry, allow_nan=False)) == entry

@@ -1,0 +1,51 @@
+"""The repository as a whole: its packages are its own, its torch pair matches, its README is true."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.parametrize("package", ["unlearn_core", "tracking", "workflows"])
+def test_packages_lie_in_this_repository(package):
+    """``tracking`` and ``workflows`` are common names: an installed stranger would shadow ours silently."""
+    module = importlib.import_module(package)
+    assert module.__file__ is not None
+    assert Path(module.__file__).resolve().is_relative_to(ROOT)
+
+
+def test_tests_have_no_init_files():
+    assert not list((ROOT / "tests").rglob("__init__.py"))
+
+
+def test_torch_and_torchvision_are_one_pair_that_works():
+    torch = importlib.import_module("torch")
+    ops = importlib.import_module("torchvision.ops")
+    boxes = torch.tensor([[0.0, 0, 1, 1], [0, 0, 1, 1], [5, 5, 6, 6]])
+    assert ops.nms(boxes, torch.tensor([0.9, 0.8, 0.7]), 0.5).tolist() == [0, 2]
+
+
+def test_records_and_specs_load_without_torch():
+    code = "import sys, unlearn_core.records, unlearn_core.spec, tracking.tables; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_readme_names_commands_and_files_that_exist():
+    text = (ROOT / "README.md").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"`?make (\w+)", text):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
+    for path in re.findall(r"\]\(([^)#]+)\)", text):
+        assert (ROOT / path).exists(), path
+    options = subprocess.run(
+        [sys.executable, "-m", "workflows", "run", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    for option in set(re.findall(r"--[a-z][a-z-]+", text)) - {"--index-url"}:
+        assert option in options, option
