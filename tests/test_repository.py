@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize("package", ["unlearn_core", "tracking", "workflows"])
+@pytest.mark.parametrize("package", ["unlearn_core", "tasks", "tracking", "workflows"])
 def test_packages_lie_in_this_repository(package):
     """``tracking`` and ``workflows`` are common names: an installed stranger would shadow ours silently."""
     module = importlib.import_module(package)

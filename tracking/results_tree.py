@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from unlearn_core.errors import BadInput
-from unlearn_core.records import CellRecord
-from unlearn_core.spec import Scenario, Variant
+from unlearn_core.spec import SEEDS, Scenario, Variant
 
 Entry = dict[str, Any]
 
@@ -25,14 +24,17 @@ def tree_path(root: Path, variant: Variant, backbone: str) -> Path:
     return root / variant.dataset / backbone / f"{variant.scenario}_{variant.arch}_raw.json"
 
 
-def write_cells(root: Path, variant: Variant, backbone: str, cells: Sequence[CellRecord]) -> Path:
+def write_entries(root: Path, variant: Variant, backbone: str, entries: Sequence[Entry]) -> Path:
     """Put seed entries into the tree, replacing those of the same seeds; the file changes in one atomic step."""
     path = tree_path(root, variant, backbone)
     document = _read(path) if path.exists() else {}
     by_key = _by_key(document, variant)
     kept = {entry["seed"]: entry for entry in by_key.get(str(variant.key), [])}
-    kept.update({cell.seed: cell.to_entry() for cell in cells})
-    by_key[str(variant.key)] = list(kept.values())
+    kept.update({entry["seed"]: entry for entry in entries})
+    by_key[str(variant.key)] = [kept[seed] for seed in sorted(kept, key=_seed_order)]
+    arch_keys = sorted(by_key, key=int)
+    for key in arch_keys:  # the same order whatever finished first
+        by_key[key] = by_key.pop(key)
     _write_atomically(path, document)
     return path
 
@@ -46,6 +48,11 @@ def read_entries(root: Path, variant: Variant, backbone: str) -> list[Entry]:
     if not entries:
         raise BadInput(f"{path} has no entry for {variant.scenario} {variant.key}")
     return entries
+
+
+def _seed_order(seed: int) -> tuple[int, int]:
+    """The paper's seeds in its order, then any others by number: a tree does not depend on what finished first."""
+    return (SEEDS.index(seed), seed) if seed in SEEDS else (len(SEEDS), seed)
 
 
 def _by_key(document: dict[str, Any], variant: Variant) -> dict[str, list[Entry]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 Json = Any
@@ -84,30 +84,6 @@ class ReferenceRecord:
     seconds: float
 
 
-@dataclass(frozen=True)
-class CellRecord:
-    """A variant with a seed: references and methods."""
-
-    seed: int
-    n_forget: int
-    n_retain: int
-    base: ReferenceRecord
-    retrain: ReferenceRecord
-    floor: ReferenceRecord
-    methods: Mapping[str, MethodRecord] = field(default_factory=dict)
-
-    def to_entry(self) -> dict[str, Json]:
-        """The seed entry of the results tree: method names and references at its top level."""
-        entry = {
-            "seed": self.seed,
-            "n_forget": self.n_forget,
-            "n_retain": self.n_retain,
-            **{name: _reference_entry(getattr(self, name), self.retrain) for name in ("base", "retrain", "floor")},
-            **{name: _method_entry(record) for name, record in self.methods.items()},
-        }
-        return without_nonfinite(entry)
-
-
 def best_epoch(epochs: Sequence[EpochMetrics]) -> EpochMetrics:
     """The epoch (1.., never 0) with the least KL_f; the earliest where several share it, the last where none is finite."""
     finite = [epoch for epoch in epochs if math.isfinite(epoch.scores.kl_f)]
@@ -129,11 +105,14 @@ def _epoch_entry(epoch: EpochMetrics) -> dict[str, Json]:
     return {"epoch": epoch.epoch, "seconds": epoch.seconds, **dataclasses.asdict(epoch.scores)}
 
 
-def _reference_entry(record: ReferenceRecord, retrain: ReferenceRecord) -> dict[str, Json]:
-    return {**dataclasses.asdict(record.scores), "seconds": record.seconds, "rte": record.seconds / retrain.seconds}
+def reference_entry(record: ReferenceRecord, retrain_seconds: float) -> dict[str, Json]:
+    """Base, retrain or floor as a row of a seed entry."""
+    entry = dataclasses.asdict(record.scores) | {"seconds": record.seconds, "rte": record.seconds / retrain_seconds}
+    return without_nonfinite(entry)
 
 
-def _method_entry(record: MethodRecord) -> dict[str, Json]:
+def method_entry(record: MethodRecord) -> dict[str, Json]:
+    """A method as a row of a seed entry."""
     entry: dict[str, Json] = {
         "best": {**_epoch_entry(record.best), "rte": record.rte},
         "last": _epoch_entry(record.last),
@@ -144,4 +123,9 @@ def _method_entry(record: MethodRecord) -> dict[str, Json]:
     if record.target is not None:
         target = dataclasses.asdict(record.target)
         entry["target"] = {**target.pop("scores"), **target}
-    return entry
+    return without_nonfinite(entry)
+
+
+def cell_entry(seed: int, n_forget: int, n_retain: int, rows: Mapping[str, Json]) -> dict[str, Json]:
+    """The seed entry of the results tree: references and methods by name at its top level."""
+    return {"seed": seed, "n_forget": n_forget, "n_retain": n_retain, **rows}

@@ -20,10 +20,10 @@ ROLES: tuple[str, ...] = ("base", "retrain", "floor")
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A stack trained from scratch, one member per cell, and the seconds that each member took."""
+    """A stack trained from scratch, one member per cell, and the seconds that each took."""
 
     net: HeadStack
-    seconds: float
+    seconds: tuple[float, ...]
 
 
 def train_reference(
@@ -47,7 +47,7 @@ def train_reference(
     generators = [torch.Generator().manual_seed(derive_seed(cell.seed, draw, "weights")) for cell in cells]
     net = HeadStack.initialise(widths, generators, problem.device)
     seconds = train(net, problem.train_inputs, members, training_recipe(visit, epochs), HEAD_TRAINING, on_epoch)
-    return Trained(net, seconds)
+    return Trained(net, (seconds,) * len(cells))
 
 
 def make_scorers(problem: Problem, cells: Sequence[Cell], retrain: Trained) -> list[Scorer]:
@@ -56,4 +56,4 @@ def make_scorers(problem: Problem, cells: Sequence[Cell], retrain: Trained) -> l
 
 def reference_records(trained: Trained, scorers: Sequence[Scorer]) -> list[ReferenceRecord]:
     """Score base, retrain or floor like a method."""
-    return [ReferenceRecord(scorer.score(trained.net, k), trained.seconds) for k, scorer in enumerate(scorers)]
+    return [ReferenceRecord(scorer.score(trained.net, k), trained.seconds[k]) for k, scorer in enumerate(scorers)]

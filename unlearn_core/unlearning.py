@@ -89,7 +89,10 @@ def _run_baseline(method: str, reference: Reference, preset: str, progress: Prog
     student = base.select(range(base.n_members))
     history = _History(student, reference.scorers, [prepared] * len(members), progress)
     seconds = train(student, problem.train_inputs, members, recipe, HEAD_UNLEARNING, history.end_epoch)
-    return [_method_record(method, epochs, prepared + seconds, reference.retrain.seconds) for epochs in history.members]
+    return [
+        _method_record(method, epochs, prepared + seconds, reference.retrain.seconds[k])
+        for k, epochs in enumerate(history.members)
+    ]
 
 
 def _method_record(
@@ -158,7 +161,7 @@ def _run_proxy(
         else:  # nothing is unlearned: the model is the base
             scores = reference.scorers[k].score(reference.base.net, k)
             epochs, seconds = [EpochMetrics(0, target.seconds, scores)], target.seconds
-        results.append(_method_record(method, epochs, seconds, reference.retrain.seconds, records[k]))
+        results.append(_method_record(method, epochs, seconds, reference.retrain.seconds[k], records[k]))
     return results
 
 

@@ -1,50 +1,40 @@
-"""The command line: ``unlearn``, or ``python -m workflows``."""
+"""The command line: ``unlearn``, or ``python -m workflows``. Parsing and exit codes; the commands are in ``commands``."""
 
 from __future__ import annotations
 
 import argparse
-import difflib
 import math
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from rich.console import Console
 
 from unlearn_core.errors import BadInput
-from unlearn_core.spec import (
-    ARCHITECTURES,
-    METHODS,
-    SEEDS,
-    DirOnTest,
-    ProxySettings,
-    RunSettings,
-    Scenario,
-    Variant,
-)
+from unlearn_core.spec import ARCHITECTURES, METHODS, SEEDS, DirOnTest, ProxySettings, RunSettings, Scenario
 
-if TYPE_CHECKING:
-    from unlearn_core.data.feature_set import FeatureSet
-
+EXIT_FAILED_STEPS = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run a command and exit: 0 done, 2 bad input (one line says what and how to mend it)."""
-    console = make_console()
+    """Run a command and exit: 0 done, 1 some steps failed, 2 bad input (one line says what and how to mend it)."""
     arguments = build_parser().parse_args(argv)
+    errors = Console(stderr=True)
     try:
-        arguments.command(arguments, console)
+        # torch and Ray take seconds to load: not before the arguments are known to be good
+        from workflows import commands
+
+        code = getattr(commands, arguments.command)(arguments, make_console())
     except BadInput as error:
-        Console(stderr=True).print(f"unlearn: {error}", markup=False, highlight=False, soft_wrap=True)
+        errors.print(f"unlearn: {error}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(EXIT_BAD_INPUT)
     except KeyboardInterrupt:
-        Console(stderr=True).print("unlearn: interrupted; nothing of this run was written")
+        errors.print("unlearn: stopped; finished steps are kept, the same command goes on from here", soft_wrap=True)
         sys.exit(EXIT_INTERRUPTED)
-    sys.exit(0)
+    sys.exit(code)
 
 
 def make_console() -> Console:
@@ -59,99 +49,143 @@ def build_parser() -> argparse.ArgumentParser:
         description="Machine unlearning by closed-form proxies, beside six gradient baselines and a retrain.",
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    run = commands.add_parser(
+
+    def command(name: str, summary: str, description: str, example: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(
+            name,
+            help=summary,
+            description=description,
+            epilog=f"example: {example}",
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        )
+        added.set_defaults(command=name)
+        return added
+
+    run = command(
         "run",
-        help="run one variant: base, retrain, floor and all methods, over several seeds",
-        description="Run one variant and print its benchmark table. With no option: digits, mlp1, subclass 0.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        epilog="example: unlearn run --dataset features.npz --scenario class --key 3 --methods lda-2c,ft --seeds 0,1",
+        "run one variant and print its benchmark table",
+        "Run one variant: base, retrain, floor and the methods, over several seeds. With no option: digits, mlp1, "
+        "subclass 0. Running it again continues where it stopped and repeats nothing.",
+        "unlearn run --dataset features.npz --scenario class --key 3 --methods lda-2c,ft --seeds 0,1",
     )
-    run.set_defaults(command=run_command)
-    what = run.add_argument_group("what to run")
-    what.add_argument("--dataset", default="digits", help="a name (digits) or the path of a feature set (.npz)")
-    what.add_argument(
+    run.add_argument("--dataset", default="digits", help="a name (digits) or the path of a feature set (.npz)")
+    run.add_argument(
         "--arch", default="mlp1", type=_one_of(ARCHITECTURES), metavar="ARCH", help=", ".join(ARCHITECTURES)
     )
-    what.add_argument(
-        "--scenario",
-        default="subclass",
-        type=_one_of(tuple(Scenario)),
-        metavar="SCENARIO",
-        help="class: forget a label; subclass: train on superclasses, forget a fine label; random: forget rows",
+    run.add_argument(
+        "--scenario", default="subclass", type=_one_of(tuple(Scenario)), metavar="SCENARIO", help=_SCENARIOS
     )
-    what.add_argument("--key", default=0, type=int, help="the label to forget, or for random the number of rows")
-    what.add_argument("--methods", default=METHODS, type=_list_of(METHODS), metavar="M,M", help=", ".join(METHODS))
-    what.add_argument("--seeds", default=SEEDS, type=_seeds, metavar="S,S", help="whole numbers")
-    how = run.add_argument_group("how")
-    how.add_argument("--preset", default="paper", choices=("paper", "original"), help="settings of the baselines")
-    how.add_argument("--ridge", default=1e-3, type=float, help="regularisation of the proxies' covariances")
-    how.add_argument("--shrinkage", default="ridge", choices=("ridge", "ledoit-wolf", "oas"), help="its kind")
-    how.add_argument("--cap", default=1.0, type=float, help="largest eta; 1 as in the paper, inf for no limit")
-    how.add_argument(
+    run.add_argument("--key", default=0, type=int, help="the label to forget, or for random the number of rows")
+    _add_common(run, out="runs/latest")
+    _add_machine(run)
+
+    grid = command(
+        "grid",
+        "run many variants as a DAG on Ray",
+        "Run any part of the grid. Lists are comma-separated or repeated options; with none, all architectures, "
+        "scenarios and keys. Running it again continues where it stopped and repeats nothing.",
+        "unlearn grid --dataset digits --arch mlp1,linear --scenario class --scenario random --out runs/digits",
+    )
+    _add_selection(grid)
+    _add_common(grid, out="runs/grid")
+    _add_machine(grid)
+
+    plan = command(
+        "plan",
+        "what a grid would run: steps, what is done, what is shared, how long",
+        "Show the same selection as 'grid' without running it: steps by kind, how many are done already, what is shared "
+        "between cells, and an estimate of the time left from rates measured in this store or on this machine.",
+        "unlearn plan --dataset digits --arch mlp1 --out runs/digits",
+    )
+    _add_selection(plan)
+    _add_common(plan, out="runs/grid")
+    plan.add_argument("--workers", default=2, type=_positive, help="workers to estimate for")
+    plan.add_argument("--steps", action="store_true", help="list every step with its id")
+
+    status = command(
+        "status",
+        "where a running or finished grid stands",
+        "Show the state of a grid from another terminal.",
+        "unlearn status --out runs/grid",
+    )
+    explain = command(
+        "explain",
+        "why a step is, or is not, cached",
+        "Compare a step of the last plan, field by field, with the nearest one in the store.",
+        "unlearn explain 3f2a --out runs/grid",
+    )
+    explain.add_argument(
+        "step", metavar="STEP", help="the beginning of a step id, as plan --steps and failures show it"
+    )
+    sync = command(
+        "sync",
+        "make the results tree and MLflow again from the store alone",
+        "Make the results tree and MLflow's runs again from the step store. What is there already is left as it is.",
+        "unlearn sync --out runs/grid",
+    )
+    ui = command(
+        "ui",
+        "open the MLflow UI on this machine",
+        "Serve the MLflow UI of a grid on 127.0.0.1 until Ctrl-C.",
+        "unlearn ui --out runs/grid",
+    )
+    ui.add_argument("--port", default=5000, type=_positive, help="port on 127.0.0.1")
+    for added in (status, explain, sync, ui):
+        added.add_argument("--out", default=Path("runs/grid"), type=Path, help="the output directory of the grid")
+    for added in (sync, ui):
+        added.add_argument("--tracking-uri", help=_TRACKING)
+    return parser
+
+
+_SCENARIOS = "class: forget a label; subclass: train on superclasses, forget a fine label; random: forget rows"
+_TRACKING = "MLflow server or database; by default sqlite below --out"
+
+
+def _add_selection(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("which part of the grid")
+    group.add_argument("--dataset", default="digits", help="a name (digits) or the path of a feature set (.npz)")
+    group.add_argument(
+        "--arch", action="append", type=_list_of(ARCHITECTURES), metavar="A,A", help=", ".join(ARCHITECTURES)
+    )
+    group.add_argument("--scenario", action="append", type=_list_of(tuple(Scenario)), metavar="S,S", help=_SCENARIOS)
+    group.add_argument("--key", action="append", type=_integers, metavar="K,K", help="labels, or numbers of rows")
+
+
+def _add_common(parser: argparse.ArgumentParser, out: str) -> None:
+    what = parser.add_argument_group("methods and settings")
+    what.add_argument("--methods", action="append", type=_list_of(METHODS), metavar="M,M", help=", ".join(METHODS))
+    what.add_argument("--seeds", action="append", type=_integers, metavar="S,S", help=f"by default {_joined(SEEDS)}")
+    what.add_argument("--preset", default="paper", choices=("paper", "original"), help="settings of the baselines")
+    what.add_argument("--ridge", default=1e-3, type=float, help="regularisation of the proxies' covariances")
+    what.add_argument("--shrinkage", default="ridge", choices=("ridge", "ledoit-wolf", "oas"), help="its kind")
+    what.add_argument("--cap", default=1.0, type=float, help="largest eta; 1 as in the paper, inf for no limit")
+    what.add_argument(
         "--finalizer", default="kl", choices=("kl", "mse", "none"), help="distil, least squares, or logit processor"
     )
-    how.add_argument(
+    what.add_argument(
         "--dir-on-test",
         default=DirOnTest.BASE.value,
         choices=[str(choice) for choice in DirOnTest],
         help="what dir and dir-2c say of test points, for their target rows",
     )
-    how.add_argument("--epochs", default=50, type=int, help="training epochs of base, retrain and floor")
-    how.add_argument("--threads", default=1, type=int, help="CPU threads; another number changes the last digits")
-    how.add_argument("--device", default="cpu", help="where networks train, such as cpu or cuda:0")
-    run.add_argument("--out", default=Path("runs/latest"), type=Path, help="where the results tree is written")
-    return parser
+    what.add_argument("--epochs", default=50, type=_positive, help="training epochs of base, retrain and floor")
+    parser.add_argument("--out", default=Path(out), type=Path, help="step store, results, figures and MLflow database")
 
 
-def run_command(arguments: argparse.Namespace, console: Console) -> None:
-    """``unlearn run``."""
-    settings = _settings(arguments)
-    console.print(f"loading {arguments.dataset}", highlight=False)
-    # torch takes a second to load: not before the arguments are known to be good
-    from unlearn_core.data import load_dataset
-
-    features = load_dataset(arguments.dataset)
-    variant = Variant(features.name, arguments.arch, Scenario(arguments.scenario), arguments.key)
-    _run_and_report(features, variant, arguments, settings, console)
-
-
-def _run_and_report(
-    features: FeatureSet, variant: Variant, arguments: argparse.Namespace, settings: RunSettings, console: Console
-) -> None:
-    import torch
-    from threadpoolctl import threadpool_limits
-
-    from tracking.figures import write_evolution
-    from tracking.results_tree import read_entries, write_cells
-    from tracking.tables import benchmark, render
-    from unlearn_core.references import ROLES
-    from workflows.progress import step_progress
-    from workflows.variant import run_variant
-
-    _check_device(arguments.device)
-    torch.set_num_threads(arguments.threads)
-    started = time.perf_counter()
-    n_steps = len(ROLES) + len(arguments.methods)
-    with threadpool_limits(arguments.threads), step_progress(console, str(variant), n_steps) as on_step:
-        cells = run_variant(features, variant, arguments.seeds, arguments.methods, settings, on_step, arguments.device)
-    path = write_cells(arguments.out / "results", variant, features.backbone, cells)
-    entries = [
-        e for e in read_entries(arguments.out / "results", variant, features.backbone) if e["seed"] in arguments.seeds
-    ]
-    table = benchmark(entries)
-    console.print(render(table, variant, len(entries)))
-    for note in table.notes:
-        console.print(note, highlight=False)
-    figures = write_evolution(arguments.out / "figures", entries, variant)
-    console.print(f"{time.perf_counter() - started:.1f} s", highlight=False)
-    for what, where in (("results", path), ("figure", figures[-1])):
-        console.print(f"{what}: {where}", highlight=False, soft_wrap=True)
+def _add_machine(parser: argparse.ArgumentParser) -> None:
+    where = parser.add_argument_group("where to run")
+    where.add_argument(
+        "--address", help="a Ray cluster, 'auto' within a job; by default a local Ray, started and stopped"
+    )
+    where.add_argument("--workers", type=_positive, help="by default one per CPU, or four per GPU")
+    where.add_argument("--local", action="store_true", help="in this process, without Ray: the same results")
+    where.add_argument("--device", default="cpu", help="with --local: where networks train, such as cuda:0")
+    where.add_argument("--tracking-uri", help=_TRACKING)
+    where.add_argument("--no-tracking", action="store_true", help="leave MLflow out; 'unlearn sync' can add it later")
 
 
-def _settings(arguments: argparse.Namespace) -> RunSettings:
-    for name in ("epochs", "threads"):
-        if getattr(arguments, name) < 1:
-            raise BadInput(f"--{name} {getattr(arguments, name)} must be at least 1")
+def settings_of(arguments: argparse.Namespace) -> RunSettings:
+    """The recipe that the options describe."""
     if not (arguments.ridge >= 0 and math.isfinite(arguments.ridge)):
         raise BadInput(f"--ridge {arguments.ridge} must be a number of at least 0; 1e-3 is the default")
     if not arguments.cap > 0:
@@ -169,40 +203,46 @@ def _settings(arguments: argparse.Namespace) -> RunSettings:
     )
 
 
-def _check_device(device: str) -> None:
-    import torch
-
-    try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise BadInput(f"--device {device} cannot be used here ({reason}); cpu always can") from error
+def chosen(values: Sequence[Sequence] | None, default: Sequence) -> tuple:
+    """The values of an option that may be repeated, each once; ``default`` where it was not given."""
+    return tuple(default) if values is None else tuple(dict.fromkeys(value for part in values for value in part))
 
 
-def _one_of(known: Sequence[str]):
+def _one_of(known: Sequence[str]) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text in known:
             return text
-        near = difflib.get_close_matches(text, known, n=3) or list(known)
-        raise argparse.ArgumentTypeError(f"{text!r} does not exist; did you mean {', '.join(near)}?")
+        from workflows.nearest import nearest
+
+        raise argparse.ArgumentTypeError(f"{text!r} does not exist; did you mean {nearest(text, known)}?")
 
     return parse
 
 
-def _list_of(known: Sequence[str]):
+def _list_of(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
     one = _one_of(known)
 
     def parse(text: str) -> tuple[str, ...]:
         names = [one(part.strip()) for part in text.split(",") if part.strip()]
         if not names:
             raise argparse.ArgumentTypeError("names nothing")
-        return tuple(dict.fromkeys(names))
+        return tuple(names)
 
     return parse
 
 
-def _seeds(text: str) -> tuple[int, ...]:
+def _integers(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isdecimal() for part in parts):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers such as 42,0,1")
-    return tuple(dict.fromkeys(int(part) for part in parts))
+    return tuple(int(part) for part in parts)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} must be a whole number of at least 1")
+    return int(text)
+
+
+def _joined(values: Sequence[int]) -> str:
+    return ",".join(str(value) for value in values)

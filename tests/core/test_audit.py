@@ -12,7 +12,7 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from unlearn_core.audit.divergence import kl_rows, mean_kl
 from unlearn_core.audit.membership import threshold_attack
-from unlearn_core.audit.stein import UNBOUNDED, indistinguishable_on_forget, min_queries
+from unlearn_core.audit.stein import UNBOUNDED, indistinguishable_on_forget, min_queries, stein_block
 from unlearn_core.errors import BadInput
 
 
@@ -37,6 +37,15 @@ def test_stein_at_the_ends():
     assert min_queries(math.inf) == 0
     assert indistinguishable_on_forget(kl_f=0.01, n_forget=500)
     assert not indistinguishable_on_forget(kl_f=0.1, n_forget=69)
+
+
+def test_the_stein_block_says_what_the_bound_says():
+    block = stein_block({"kl_t": 0.05, "kl_f": 0.1}, n_forget=50)
+    assert (block["n_t_at_0.001"], block["n_f_at_0.001"]) == (138, 69)
+    assert block["indistinguishable_at_0.001"] is True
+    assert block["indistinguishable_at_0.01"] is False, "46 queries at alpha 0.01"
+    assert block["seen_by_attacker"] == "labels"
+    assert stein_block({"kl_t": -1e-18, "kl_f": None}, n_forget=50)["n_f_at_0.001"] is None
 
 
 @pytest.mark.parametrize(("kl", "alpha"), [(-1e-3, 1e-3), (math.nan, 1e-3), (0.1, 0.0), (0.1, 0.5)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -14,24 +15,31 @@ from unlearn_core.spec import METHODS
 
 def unlearn(*arguments, cwd=None):
     return subprocess.run(
-        [sys.executable, "-m", "workflows", *map(str, arguments)], capture_output=True, text=True, timeout=120, cwd=cwd
+        [sys.executable, "-m", "workflows", *map(str, arguments)], capture_output=True, text=True, timeout=180, cwd=cwd
     )
 
 
-def quick(out, *arguments):
-    return unlearn("run", "--epochs", 3, "--seeds", "0,42", "--out", out, *arguments)
+QUICK = ("--local", "--epochs", 3, "--seeds", "0,42")
+SMALL = ("--dataset", "digits", "--arch", "linear", "--scenario", "class", "--key", "0,1", "--methods", "lda-2c,ga")
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     out = tmp_path_factory.mktemp("run")
-    return quick(out), out
+    return unlearn("run", *QUICK, "--no-tracking", "--out", out), out
 
 
-def test_a_run_prints_progress_the_table_and_where_the_results_are(finished):
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory):
+    """A small grid with its MLflow database, as it ended."""
+    out = tmp_path_factory.mktemp("grid") / "small"
+    return unlearn("grid", *SMALL, *QUICK, "--out", out), out
+
+
+def test_a_run_prints_the_table_and_where_the_results_are(finished):
     result, out = finished
     assert result.returncode == 0, result.stderr
-    assert "16/16 salun" in result.stdout
+    assert "digits/mlp1/subclass/0: 36 steps, 0 done already, 36 to run" in result.stdout
     for row in ("base", "retrain", "floor", *METHODS):
         assert f"\n {row} " in result.stdout or f"\n{row} " in result.stdout
     path = out / "results" / "digits" / "pixels" / "subclass_mlp1_raw.json"
@@ -40,10 +48,119 @@ def test_a_run_prints_progress_the_table_and_where_the_results_are(finished):
     assert str(figure) in result.stdout
     assert figure.read_bytes().startswith(b"\x89PNG")
     entries = json.loads(path.read_text())["mlp1"]["results"]["0"]
-    assert [entry["seed"] for entry in entries] == [0, 42]
+    assert [entry["seed"] for entry in entries] == [42, 0]
     assert all(set(METHODS) | {"base", "retrain", "floor"} <= set(entry) for entry in entries)
     assert all(len(entry["lda-2c"]["epochs"]) in (1, 20) for entry in entries)
-    assert entries[0]["retrain"]["acc_t"] != entries[1]["retrain"]["acc_t"] or entries[0]["base"] != entries[1]["base"]
+    assert entries[0]["base"] != entries[1]["base"]
+    assert entries[0]["lda-2c"]["stein"]["n_f_at_0.001"] > 0
+
+
+def test_the_same_command_again_runs_nothing(finished):
+    _, out = finished
+    again = unlearn("run", *QUICK, "--no-tracking", "--out", out)
+    assert again.returncode == 0
+    assert "0 steps run, 36 cached, 0 failed" in again.stdout
+    assert "lda-2c" in again.stdout, "and the table is there all the same"
+
+
+def test_a_damaged_result_is_said_and_computed_again(finished, tmp_path):
+    _, original = finished
+    out = tmp_path / "copy"
+    shutil.copytree(original, out)
+    weights = sorted((out / "store" / "steps" / "retrain").glob("*/weights.safetensors"))[0]
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(bytes(content))
+    again = unlearn("run", *QUICK, "--no-tracking", "--out", out)
+    assert again.returncode == 0, again.stderr
+    assert "weights.safetensors does not match its checksum" in again.stdout
+    assert "1 steps run, 35 cached" in again.stdout
+    content[-1] ^= 1
+    assert weights.read_bytes() == bytes(content), "the same bits as before the damage"
+
+
+def test_grid_tracks_cells_and_a_rerun_adds_nothing(grid):
+    result, out = grid
+    assert result.returncode == 0, result.stderr
+    assert "digits: 2 variants, 4 cells" in result.stdout
+    assert "MLflow: 20 runs written" in result.stdout  # 4 cells of 3 references and 2 methods
+    again = unlearn("grid", *SMALL, *QUICK, "--out", out)
+    assert "MLflow: nothing new" in again.stdout
+    assert "0 steps run" in again.stdout
+
+
+def test_sync_makes_everything_again_from_the_store(grid, tmp_path):
+    _, original = grid
+    out = tmp_path / "small"
+    shutil.copytree(original / "store", out / "store")
+    result = unlearn("sync", "--out", out)
+    assert result.returncode == 0, result.stderr
+    assert "4 cells" in result.stdout
+    assert "20 runs written" in result.stdout
+    tree = "results/digits/pixels/class_linear_raw.json"
+    assert (out / tree).read_bytes() == (original / tree).read_bytes()
+    assert "0 runs written, 20 there already" in unlearn("sync", "--out", out).stdout
+
+
+def test_plan_says_what_would_run_and_what_is_shared(grid):
+    _, out = grid
+    wider = (
+        "--dataset",
+        "digits",
+        "--arch",
+        "linear",
+        "--scenario",
+        "class",
+        "--key",
+        "0,1,2",
+        "--methods",
+        "lda-2c,ga",
+    )
+    result = unlearn("plan", *wider, *QUICK[1:], "--out", out, "--steps")
+    assert result.returncode == 0, result.stderr
+    assert "3 variants, 6 cells, 12 method runs" in result.stdout
+    assert "each base step is shared by 6 to 6 method runs" in result.stdout
+    assert "left on 2 workers" in result.stdout
+    assert result.stdout.count(" cached ") >= 8
+    assert result.stdout.count("to run  unlearn") == 4
+
+
+def test_status_and_explain(grid):
+    _, out = grid
+    status = unlearn("status", "--out", out)
+    assert status.returncode == 0
+    assert "ended" in status.stdout
+    assert "0 steps left" in status.stdout
+    plan = unlearn("plan", *SMALL, *QUICK[1:], "--ridge", "0.5", "--out", out, "--steps").stdout
+    line = next(line for line in plan.splitlines() if "to run" in line and "lda-2c" in line)
+    why = unlearn("explain", line.split()[0], "--out", out).stdout
+    assert "not cached" in why
+    assert "config.ridge: 0.001 stored, 0.5 wanted" in why
+    cached = next(line for line in plan.splitlines() if " cached " in line and "retrain" in line)
+    assert "cached: finished" in unlearn("explain", cached.split()[0], "--out", out).stdout
+
+
+def test_a_failing_step_is_named_and_the_rest_goes_on(tmp_path):
+    """Features whose scale overflows float32 training are a failure of the proxies' covariance, not of the baselines."""
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 3
+    np.savez(
+        tmp_path / "odd.npz",
+        train_x=np.repeat(rng.normal(size=(60, 1)) + y[:, None], 4, axis=1),
+        train_y=y,
+        test_x=rng.normal(size=(9, 4)),
+        test_y=np.arange(9) % 3,
+    )
+    options = ("--dataset", tmp_path / "odd.npz", "--scenario", "random", "--key", 5, "--ridge", 0)
+    result = unlearn("run", *options, *QUICK, "--methods", "lda,ga", "--no-tracking", "--out", tmp_path / "out")
+    assert result.returncode == 1
+    assert "failed: unlearn lda mlp1 random 5 0" in result.stdout
+    assert "covariance is singular; use a larger ridge" in result.stdout
+    assert "2 more steps needed those" in result.stdout
+    reports = list((tmp_path / "out" / "failures").glob("*.txt"))
+    assert len(reports) == 2
+    assert "Traceback" in reports[0].read_text()
+    assert len(list((tmp_path / "out" / "store" / "steps" / "unlearn").glob("*/entry.json"))) == 2, "ga went on"
 
 
 def test_a_feature_set_of_ones_own(tmp_path):
@@ -57,7 +174,7 @@ def test_a_feature_set_of_ones_own(tmp_path):
         test_y=np.arange(20) % 4,
     )
     options = ["--dataset", tmp_path / "own.npz", "--scenario", "random", "--key", 5, "--methods", "lda-2c,ga"]
-    result = quick(tmp_path / "out", *options)
+    result = unlearn("run", *QUICK, "--no-tracking", "--out", tmp_path / "out", *options)
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "out" / "results" / "own" / "features" / "random_mlp1_raw.json").exists()
 
@@ -69,14 +186,14 @@ def test_a_feature_set_of_ones_own(tmp_path):
         (["--arch", "mlp9"], "'mlp9' does not exist; did you mean mlp"),
         (["--scenario", "klass"], "'klass' does not exist; did you mean class"),
         (["--seeds", "a,b"], "'a,b' is not a list of whole numbers"),
+        (["--epochs", "0"], "0 must be a whole number of at least 1"),
         (["--dataset", "nowhere.npz"], "no feature set at nowhere.npz"),
         (["--dataset", "mnist"], "unknown data set 'mnist'"),
-        (["--key", "10"], "subclass key 10 is not a label; labels are 0..9"),
-        (["--scenario", "random", "--key", "0"], "cannot forget 0 random rows of 1437"),
+        (["--key", "10"], "subclass key 10 does not exist: digits has labels 0..9; nearest are 7, 8, 9"),
+        (["--scenario", "random", "--key", "0"], "random key 0 does not exist: digits has 1437 rows"),
         (["--ridge", "nan"], "--ridge nan must be"),
         (["--cap", "0"], "--cap 0.0 must be positive"),
-        (["--epochs", "0"], "--epochs 0 must be at least 1"),
-        (["--device", "cuda:99"], "--device cuda:99 cannot be used here"),
+        (["--local", "--device", "cuda:99"], "--device cuda:99 cannot be used here"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_written(tmp_path, arguments, message):
@@ -87,7 +204,29 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_written(tmp_path, 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["status"], "holds no grid"),
+        (["sync"], "has no step store"),
+        (["explain", "abc"], "has no plan yet"),
+        (["ui"], "no MLflow database at"),
+    ],
+)
+def test_commands_on_an_empty_directory_say_what_is_missing(tmp_path, command, message):
+    result = unlearn(*command, "--out", tmp_path)
+    assert result.returncode == 2
+    assert message in result.stderr
+
+
 def test_help_teaches():
-    text = " ".join(unlearn("run", "--help").stdout.split())
-    for word in ("--dataset", "--scenario", "example:", "(default: digits)", "subclass: train on superclasses"):
+    text = " ".join(unlearn("grid", "--help").stdout.split())
+    for word in (
+        "--dataset",
+        "--scenario",
+        "example:",
+        "(default: digits)",
+        "subclass: train on superclasses",
+        "continues",
+    ):
         assert word in text

@@ -7,6 +7,7 @@ themselves may need fewer.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from unlearn_core.errors import BadInput
 
@@ -26,6 +27,27 @@ def min_queries(kl: float, alpha: float = 1e-3) -> int:
     if kl * UNBOUNDED <= needed:
         return UNBOUNDED
     return math.ceil(needed / kl)
+
+
+ALPHAS: tuple[float, ...] = (1e-3, 1e-2)
+
+
+def stein_block(scores: Mapping[str, float | None], n_forget: int) -> dict[str, object]:
+    """N_t and N_f for the usual error rates, and whether |D_f| points are too few; None where KL is not finite.
+
+    Args:
+        scores: with ``kl_t`` and ``kl_f``.
+    """
+    block: dict[str, object] = {"seen_by_attacker": "labels"}
+    for alpha in ALPHAS:
+        for where in ("t", "f"):
+            kl = scores[f"kl_{where}"]
+            # a KL of two almost equal models may be rounded to just below zero
+            queries = None if kl is None else min_queries(max(kl, 0.0), alpha)
+            block[f"n_{where}_at_{alpha:g}"] = queries
+            if where == "f":
+                block[f"indistinguishable_at_{alpha:g}"] = None if queries is None else queries > n_forget
+    return block
 
 
 def indistinguishable_on_forget(kl_f: float, n_forget: int, alpha: float = 1e-3) -> bool:

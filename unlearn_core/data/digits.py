@@ -1,8 +1,6 @@
 """The embedded data set: scikit-learn's 8x8 digits, so that everything runs with no download."""
 
 import numpy as np
-from sklearn.datasets import load_digits as _sklearn_digits
-from sklearn.model_selection import train_test_split
 
 from unlearn_core.data.feature_set import FeatureSet
 
@@ -12,7 +10,11 @@ SPLIT_SEED = 0
 
 def load_digits() -> FeatureSet:
     """1,437 training and 360 test images as 64 pixel features in [0, 1]; superclasses 0-4 and 5-9."""
-    images, labels = _sklearn_digits(return_X_y=True)
+    # scikit-learn takes a second to load, which users of other data need not wait for
+    from sklearn.datasets import load_digits as sklearn_digits
+    from sklearn.model_selection import train_test_split
+
+    images, labels = sklearn_digits(return_X_y=True)
     train_x, test_x, train_y, test_y = train_test_split(
         (images / 16.0).astype(np.float32),
         labels.astype(np.int64),

@@ -6,6 +6,7 @@ fine label to its superclass, ``class_names`` (C,), ``ids`` (N,) record ids of t
 
 from __future__ import annotations
 
+import hashlib
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,6 +174,18 @@ def save_feature_set(path: str | Path, features: FeatureSet) -> None:
         if (value := getattr(features, name)) is not None:
             arrays[name] = value
     np.savez(path, allow_pickle=False, **arrays)
+
+
+def fingerprint(features: FeatureSet) -> str:
+    """SHA-256 over every array, whatever file it came from: the identity of the data."""
+    digest = hashlib.sha256()
+    for name in (*REQUIRED, "superclass"):
+        value = getattr(features, name)
+        if value is not None:
+            digest.update(f"{name} {value.dtype.str} {value.shape}".encode())
+            digest.update(np.ascontiguousarray(value).data)
+    digest.update("\0".join(features.class_names).encode())
+    return digest.hexdigest()
 
 
 def _read(archive: np.lib.npyio.NpzFile, name: str, path: Path) -> NDArray:

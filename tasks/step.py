@@ -1,0 +1,105 @@
+"""A step is *what* to compute. Its id is a hash of exactly that; where and how it runs is never part of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+
+class Kind(StrEnum):
+    FEATURES = "features"
+    STATISTICS = "statistics"
+    BASE = "base"
+    RETRAIN = "retrain"
+    FLOOR = "floor"
+    UNLEARN = "unlearn"
+    AUDIT = "audit"
+
+
+# Raised when the code of a kind changes what it computes: old results are then no longer found.
+VERSIONS: Mapping[Kind, int] = MappingProxyType(dict.fromkeys(Kind, 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One node of the DAG.
+
+    Attributes:
+        config: plain JSON values; every one of them changes the id.
+        needs: role -> the step whose result is read under that role.
+        hints: what a worker must know to run it but the result does not depend on, such as a file's place; not hashed.
+    """
+
+    kind: Kind
+    config: Mapping[str, Any]
+    needs: Mapping[str, Step] = field(default_factory=dict)
+    hints: Mapping[str, Any] = field(default_factory=dict)
+    version: int = 0
+
+    def __post_init__(self) -> None:
+        if self.version == 0:
+            object.__setattr__(self, "version", VERSIONS[self.kind])
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Exactly what is hashed, and what the store keeps beside the result."""
+        return {
+            "kind": str(self.kind),
+            "version": self.version,
+            "config": dict(self.config),
+            "needs": {role: step.id for role, step in self.needs.items()},
+        }
+
+    @cached_property
+    def id(self) -> str:
+        return hash_of(self.identity)
+
+    @cached_property
+    def shape(self) -> str:
+        """Steps of one shape differ in their seed only: they may train as one stack."""
+        rest = {name: value for name, value in self.config.items() if name != "seed"}
+        shared = {role: step.id for role, step in self.needs.items() if "seed" not in step.config}
+        return hash_of({"kind": str(self.kind), "version": self.version, "config": rest, "needs": shared})
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Step) and other.id == self.id
+
+    def __str__(self) -> str:
+        words = [
+            str(self.config[name])
+            for name in ("dataset", "method", "arch", "scenario", "key", "seed")
+            if name in self.config
+        ]
+        return f"{self.kind} {' '.join(words)} ({self.id[:12]})"
+
+
+def hash_of(value: Any) -> str:
+    """SHA-256 of a JSON value in canonical form, shortened to 128 bits."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def closure(targets: Iterable[Step]) -> list[Step]:
+    """The targets and all that they need, each once, needed ones first."""
+    ordered: dict[str, Step] = {}
+
+    def visit(step: Step) -> Iterator[Step]:
+        if step.id not in ordered:
+            for needed in step.needs.values():
+                yield from visit(needed)
+            ordered.setdefault(step.id, step)
+            yield step
+
+    for target in targets:
+        for _ in visit(target):
+            pass
+    return list(ordered.values())

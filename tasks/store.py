@@ -1,0 +1,144 @@
+"""The step store: a step's directory appears complete or not at all.
+
+``root/steps/KIND/ID/`` holds the result files and ``DONE.json`` (identity, checksums, seconds). A step writes into
+``root/tmp``, ``DONE.json`` last, and one atomic rename publishes it: what exists is complete, what is missing is recomputed.
+Works on any filesystem with atomic directory renames, shared ones included.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.step import Step
+
+DONE = "DONE.json"
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A stored result that does not match its checksums, now moved aside."""
+
+    step_id: str
+    reason: str
+    moved_to: Path
+
+    def __str__(self) -> str:
+        return f"{self.step_id[:12]}: {self.reason}; moved to {self.moved_to} and computed again"
+
+
+class Store:
+    """Results of steps by id."""
+
+    def __init__(self, root: Path) -> None:
+        self.root: Path = root.resolve()
+
+    def path(self, step: Step) -> Path:
+        return self.root / "steps" / step.kind / step.id
+
+    def has(self, step: Step) -> bool:
+        return (self.path(step) / DONE).is_file()
+
+    def done(self, step: Step) -> dict[str, Any]:
+        """What ``DONE.json`` says: ``identity``, ``files``, ``seconds``."""
+        return json.loads((self.path(step) / DONE).read_text())
+
+    def read_json(self, step: Step, name: str) -> Any:
+        return json.loads((self.path(step) / name).read_text())
+
+    def commit(self, step: Step, write: Callable[[Path], None], seconds: float) -> None:
+        """Let ``write`` fill a directory and publish it. A result that somebody else published meanwhile stays."""
+        scratch = self.root / "tmp" / f"{step.id}.{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
+        scratch.mkdir(parents=True)
+        write(scratch)
+        files = {file.name: checksum(file) for file in sorted(scratch.iterdir())}
+        record = {"identity": step.identity, "files": files, "seconds": seconds, "finished": time.time()}
+        _write_synced(scratch / DONE, json.dumps(record, indent=1))
+        final = self.path(step)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.rename(scratch, final)
+        except OSError:
+            if not self.has(step):
+                raise
+            shutil.rmtree(scratch)
+
+    def verify(self, step: Step) -> Damage | None:
+        """Check a stored result against its checksums; a damaged one is moved aside, so that ``has`` is then false."""
+        reason = self._damage(step)
+        if reason is None:
+            return None
+        aside = self.root / "damaged" / f"{step.id}.{uuid.uuid4().hex[:8]}"
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(self.path(step), aside)
+        return Damage(step.id, f"{step.kind} {reason}", aside)
+
+    def _damage(self, step: Step) -> str | None:
+        directory = self.path(step)
+        if not directory.exists():
+            return None
+        try:
+            files = self.done(step)["files"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return f"{DONE} cannot be read"
+        for name, expected in files.items():
+            file = directory / name
+            if not file.is_file():
+                return f"{name} is missing"
+            if checksum(file) != expected:
+                return f"{name} does not match its checksum"
+        return None
+
+    def records(self, kind: str) -> Iterator[tuple[Path, dict[str, Any]]]:
+        """Every complete step of a kind: its directory and its ``DONE.json``."""
+        for file in sorted((self.root / "steps" / kind).glob(f"*/{DONE}")):
+            yield file.parent, json.loads(file.read_text())
+
+    def clean_scratch(self) -> int:
+        """Remove what dead processes of this machine left unpublished; gives their number."""
+        removed = 0
+        for directory in (self.root / "tmp").glob("*"):
+            _, _, rest = directory.name.partition(".")
+            host, _, tail = rest.rpartition(".")[0].rpartition(".")
+            if host == socket.gethostname() and tail.isdecimal() and not _alive(int(tail)):
+                shutil.rmtree(directory, ignore_errors=True)
+                removed += 1
+        return removed
+
+
+def checksum(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as handle:
+        while block := handle.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def write_json(file: Path, value: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(value, indent=1, allow_nan=False))
+
+
+def _write_synced(file: Path, text: str) -> None:
+    with file.open("w") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,49 @@
+"""A worker runs jobs: lists of steps of one shape. The same class serves in this process and as a Ray actor."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from threadpoolctl import threadpool_limits
+
+from tasks.holdings import Holdings
+from tasks.job import JobResult
+from tasks.kinds import COMPUTE
+from tasks.step import Step
+from tasks.store import Store
+
+
+class Worker:
+    """Holds what is expensive between jobs and computes one job at a time."""
+
+    def __init__(self, root: Path, device: str = "cpu", threads: int = 1) -> None:
+        self.store: Store = Store(root)
+        self.holdings: Holdings = Holdings(device)
+        self.threads: int = threads
+
+    def run(self, steps: Sequence[Step]) -> JobResult:
+        """Compute and publish those of ``steps`` that the store lacks. An error in the code is a result, not a crash."""
+        started = time.perf_counter()
+        # set every time: libraries that a step loads may set their own
+        torch.set_num_threads(self.threads)
+        try:
+            with threadpool_limits(self.threads):
+                missing = [step for step in steps if not self.store.has(step)]
+                if missing:
+                    self._compute(missing)
+        except Exception as error:  # reported with its traceback, and the steps fail
+            first_line = (str(error).splitlines() or [""])[0]
+            reason = f"{type(error).__name__}: {first_line}"
+            return JobResult(time.perf_counter() - started, reason, traceback.format_exc())
+        return JobResult(time.perf_counter() - started)
+
+    def _compute(self, steps: Sequence[Step]) -> None:
+        started = time.perf_counter()
+        writes = COMPUTE[steps[0].kind](steps, self.store, self.holdings)
+        seconds = (time.perf_counter() - started) / len(steps)
+        for step, write in zip(steps, writes, strict=True):
+            self.store.commit(step, write, seconds)

@@ -1,0 +1,218 @@
+"""What each command does. Each gives the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich.console import Console
+
+from tasks.executor import State
+from tasks.step import Kind, Step, closure
+from tasks.store import Store
+from tracking.figures import write_evolution
+from tracking.mlflow_tracker import default_tracking_uri
+from tracking.results_tree import read_entries, tree_path
+from tracking.tables import benchmark, render
+from unlearn_core.errors import BadInput
+from unlearn_core.spec import ARCHITECTURES, METHODS, SEEDS, Scenario, Variant
+from workflows import explain as explanation
+from workflows import results
+from workflows.cli import EXIT_FAILED_STEPS, chosen, settings_of
+from workflows.display import Display, counts_table, duration
+from workflows.engine import Machine, Outcome, run_plan, save_plan
+from workflows.grid import Source, cell_step, choose_variants, open_source
+from workflows.layout import Layout, read_json
+from workflows.rates import Rates
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """One variant, then its table and figure."""
+    _check_device(arguments)
+    source = open_source(arguments.dataset)
+    variants = choose_variants(source, [arguments.arch], [Scenario(arguments.scenario)], [arguments.key])
+    outcome = _run(source, variants, arguments, console)
+    if not outcome.state.failures:
+        _print_variant(source, variants[0], arguments, console)
+    return _conclude(outcome, arguments, console)
+
+
+def grid(arguments: argparse.Namespace, console: Console) -> int:
+    """Many variants."""
+    _check_device(arguments)
+    source, variants = _selection(arguments)
+    return _conclude(_run(source, variants, arguments, console), arguments, console)
+
+
+def plan(arguments: argparse.Namespace, console: Console) -> int:
+    """What ``grid`` would do."""
+    source, variants = _selection(arguments)
+    cells = _cells(source, variants, arguments)
+    layout, steps = Layout(arguments.out), closure(cells)
+    store = Store(layout.store)
+    state = State(steps)
+    state.cached = {step.id for step in steps if store.has(step)}
+    save_plan(layout, steps)
+    n_methods = sum(step.kind is Kind.UNLEARN for step in steps)
+    say = _speaker(console)
+    say(f"{len(variants)} variants, {len(cells)} cells, {n_methods} method runs, {len(steps)} steps")
+    console.print(counts_table(state.counts(), ""))
+    uses = Counter(needed.id for step in steps for needed in step.needs.values() if step.kind is Kind.UNLEARN)
+    for kind in (Kind.FEATURES, Kind.STATISTICS, Kind.BASE, Kind.RETRAIN):
+        users = [uses[step.id] for step in steps if step.kind is kind]
+        if users:
+            say(f"each {kind} step is shared by {min(users)} to {max(users)} method runs")
+    rates = Rates(store, source)
+    left = [step for step in steps if step.id not in state.cached]
+    seconds = rates.total(left)
+    measured = sum(rates.seconds(step)[1] for step in left)
+    say(
+        f"about {duration(seconds / arguments.workers)} left on {arguments.workers} workers ({duration(seconds)} of work; "
+        f"{measured} of {len(left)} steps from times measured in this store, the rest from this machine's GEMM rate)"
+    )
+    if arguments.steps:
+        for step in steps:
+            say(f"{step.id[:12]} {'cached ' if step.id in state.cached else 'to run '} {step}")
+    return 0
+
+
+def status(arguments: argparse.Namespace, console: Console) -> int:
+    """What the status file of a grid says."""
+    layout = Layout(arguments.out)
+    known = read_json(layout.status, None)
+    if known is None:
+        raise BadInput(f"{layout.out} holds no grid; give the --out of a run")
+    say = _speaker(console)
+    console.print(counts_table(known["counts"], str(layout.out)))
+    when = datetime.fromtimestamp(known["updated"]).isoformat(" ", "seconds")
+    age = time.time() - known["updated"]
+    if known["finished"]:
+        say(f"ended {when}; {known['left']} steps left")
+    elif age > 30:
+        say(
+            f"no sign of life for {duration(age)} (process {known['pid']} on {known['host']}); the same command goes on"
+        )
+    else:
+        say(f"running as process {known['pid']} on {known['host']}, {known['left']} steps left, last seen {when}")
+    for step in known["running"]:
+        say(f"running: {step}")
+    for failure in known["failures"]:
+        say(f"failed: {failure['step']}: {failure['reason']}")
+    return 0
+
+
+def explain(arguments: argparse.Namespace, console: Console) -> int:
+    say = _speaker(console)
+    for line in explanation.explain(Layout(arguments.out), arguments.step):
+        say(line)
+    return 0
+
+
+def sync(arguments: argparse.Namespace, console: Console) -> int:
+    layout = Layout(arguments.out)
+    if not layout.store.exists():
+        raise BadInput(f"{layout.out} has no step store; give the --out of a run")
+    n_cells, tracking = results.sync(layout, arguments.tracking_uri)
+    say = _speaker(console)
+    say(f"{n_cells} cells from {layout.store}")
+    say(tracking)
+    return 0
+
+
+def ui(arguments: argparse.Namespace, console: Console) -> int:
+    """MLflow's own server, on loopback, until interrupted."""
+    layout = Layout(arguments.out)
+    uri = arguments.tracking_uri or default_tracking_uri(layout.out)
+    if uri.startswith("sqlite:///") and not os.path.exists(uri.removeprefix("sqlite:///")):
+        raise BadInput(f"no MLflow database at {uri.removeprefix('sqlite:///')}; run a grid first, or 'unlearn sync'")
+    say = _speaker(console)
+    say(f"http://127.0.0.1:{arguments.port}  (Ctrl-C ends it)")
+    say(f"click the experiment '{layout.experiment}', open a variant's run, and in a child run the tab 'Model metrics'")
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
+    return subprocess.call([*command, "--host", "127.0.0.1", "--port", str(arguments.port), "--workers", "1"])
+
+
+def _selection(arguments: argparse.Namespace) -> tuple[Source, list[Variant]]:
+    source = open_source(arguments.dataset)
+    scenarios = [Scenario(name) for name in chosen(arguments.scenario, tuple(Scenario))]
+    keys = None if arguments.key is None else chosen(arguments.key, ())
+    return source, choose_variants(source, chosen(arguments.arch, ARCHITECTURES), scenarios, keys)
+
+
+def _cells(source: Source, variants: Sequence[Variant], arguments: argparse.Namespace) -> list[Step]:
+    settings, methods = settings_of(arguments), chosen(arguments.methods, METHODS)
+    seeds = chosen(arguments.seeds, SEEDS)
+    return [cell_step(source, variant, seed, methods, settings) for variant in variants for seed in seeds]
+
+
+def _run(source: Source, variants: Sequence[Variant], arguments: argparse.Namespace, console: Console) -> Outcome:
+    layout = Layout(arguments.out)
+    cells = _cells(source, variants, arguments)
+    rates = Rates(Store(layout.store), source)
+    workers = 1 if arguments.local else arguments.workers or os.cpu_count() or 1
+
+    def estimate(state: State) -> float:
+        settled = state.cached | state.done | set(state.failures)
+        return rates.total([step for step in state.steps if step.id not in settled]) / workers
+
+    title = str(variants[0]) if len(variants) == 1 else f"{source.name}: {len(variants)} variants, {len(cells)} cells"
+    machine = Machine(arguments.local, arguments.address, arguments.workers, arguments.device)
+    recorder = results.Recorder(layout, arguments.tracking_uri, track=not arguments.no_tracking)
+    return run_plan(cells, layout, machine, recorder, Display(console, title, estimate))
+
+
+def _print_variant(source: Source, variant: Variant, arguments: argparse.Namespace, console: Console) -> None:
+    layout, seeds = Layout(arguments.out), chosen(arguments.seeds, SEEDS)
+    entries = [e for e in read_entries(layout.results, variant, source.backbone) if e["seed"] in seeds]
+    table = benchmark(entries)
+    console.print(render(table, variant, len(entries)))
+    say = _speaker(console)
+    for note in table.notes:
+        say(note)
+    figures = write_evolution(layout.figures, entries, variant)
+    say(f"results: {tree_path(layout.results, variant, source.backbone)}")
+    say(f"figure: {figures[-1]}")
+
+
+def _conclude(outcome: Outcome, arguments: argparse.Namespace, console: Console) -> int:
+    """The last lines of a run: what ran, what failed and how to see more."""
+    say, state = _speaker(console), outcome.state
+    say(outcome.tracking)
+    say(
+        f"{len(state.done)} steps run, {len(state.cached)} cached, {len(state.failures)} failed; {duration(outcome.seconds)}"
+    )
+    causes = [failure for failure in state.failures.values() if failure.because is None]
+    for failure in causes:
+        say(f"failed: {failure.step}: {failure.reason}")
+        if failure.traceback:
+            say(f"  the whole of it: {Layout(arguments.out).failures / failure.step.id}.txt")
+    if causes:
+        say(f"{len(state.failures) - len(causes)} more steps needed those; the same command tries them again")
+        return EXIT_FAILED_STEPS
+    say(f"next: unlearn ui --out {arguments.out}")
+    return 0
+
+
+def _check_device(arguments: argparse.Namespace) -> None:
+    if not arguments.local:
+        return
+    import torch
+
+    try:
+        torch.zeros(1, device=arguments.device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadInput(f"--device {arguments.device} cannot be used here ({reason}); cpu always can") from error
+
+
+def _speaker(console: Console):
+    return lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+__all__ = ["explain", "grid", "plan", "run", "status", "sync", "ui"]

@@ -1,0 +1,86 @@
+"""Progress for people: a live table on a terminal, periodic lines in a log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from tasks.executor import State
+
+LINE_SECONDS = 10.0
+EstimateLeft = Callable[[State], float]
+
+
+class Display:
+    """Shows a ``State`` as it changes."""
+
+    def __init__(self, console: Console, title: str, estimate: EstimateLeft) -> None:
+        self.console: Console = console
+        self.title: str = title
+        self.estimate: EstimateLeft = estimate
+        self._live: Live | None = None
+        self._last_line: float = 0.0
+        self._said: set[str] = set()
+
+    def start(self, state: State) -> None:
+        for damage in state.damages:
+            self.console.print(f"damaged result {damage}", highlight=False, soft_wrap=True)
+        n_cached = len(state.cached)
+        self.console.print(
+            f"{self.title}: {len(state.steps)} steps, {n_cached} done already, {state.left} to run",
+            highlight=False,
+            soft_wrap=True,
+        )
+        if state.left and self.console.is_terminal:
+            self._live = Live(self._table(state), console=self.console, refresh_per_second=4, transient=True)
+            self._live.start()
+        self._last_line = time.monotonic()
+
+    def update(self, state: State) -> None:
+        for failure in state.failures.values():
+            if failure.because is None and failure.step.id not in self._said:
+                self._said.add(failure.step.id)
+                self.console.print(f"failed: {failure.step}: {failure.reason}", highlight=False, soft_wrap=True)
+        if self._live is not None:
+            self._live.update(self._table(state))
+        elif time.monotonic() - self._last_line >= LINE_SECONDS and state.left:
+            self._last_line = time.monotonic()
+            self.console.print(self._line(state), highlight=False, soft_wrap=True)
+
+    def stop(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _line(self, state: State) -> str:
+        finished = len(state.cached) + len(state.done)
+        running = len(state.running)
+        return (
+            f"{finished}/{len(state.steps)} steps done, {running} running, {len(state.failures)} failed, "
+            f"about {duration(self.estimate(state))} left"
+        )
+
+    def _table(self, state: State) -> Group:
+        return Group(counts_table(state.counts(), self.title), Text(self._line(state)))
+
+
+def counts_table(counts: dict[str, dict[str, int]], title: str) -> Table:
+    """Steps by kind."""
+    table = Table(title=title, box=None, pad_edge=False)
+    columns = ("cached", "done", "running", "failed", "total")
+    table.add_column("steps")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for kind, row in counts.items():
+        table.add_row(kind, *(str(row[column]) for column in columns))
+    return table
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else str(timedelta(seconds=round(seconds)))

@@ -1,0 +1,65 @@
+"""Where a grid keeps its things below ``--out``."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Layout:
+    out: Path
+
+    @property
+    def store(self) -> Path:
+        return self.out / "store"
+
+    @property
+    def results(self) -> Path:
+        return self.out / "results"
+
+    @property
+    def figures(self) -> Path:
+        return self.out / "figures"
+
+    @property
+    def failures(self) -> Path:
+        return self.out / "failures"
+
+    @property
+    def status(self) -> Path:
+        return self.out / "status.json"
+
+    @property
+    def plan(self) -> Path:
+        """The identities of the steps of the last plan or run, a line each."""
+        return self.out / "plan.jsonl"
+
+    @property
+    def tracked(self) -> Path:
+        """Which cells are in which MLflow store already, so that a cached rerun need not look."""
+        return self.out / "tracked.json"
+
+    @property
+    def mlflow_artifacts(self) -> Path:
+        return self.out / "mlartifacts"
+
+    @property
+    def experiment(self) -> str:
+        """The MLflow experiment: one per grid."""
+        return f"unlearn-{self.out.resolve().name}"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, suffix=".tmp", delete=False) as handle:
+        handle.write(text)
+    os.replace(handle.name, path)
+
+
+def read_json(path: Path, default: Any) -> Any:
+    return json.loads(path.read_text()) if path.exists() else default
