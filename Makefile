@@ -24,6 +24,7 @@ check: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks.heads
 	$(BIN)/python -m benchmarks.proxies
+	$(BIN)/python -m benchmarks.workflow
 
 clean:
 	rm -rf .venv runs .pytest_cache .ruff_cache .import_linter_cache *.egg-info

@@ -37,8 +37,14 @@ class LocalBackend:
         job, self._job = self._job, None
         return [Finished(0, job, self._worker.run(job))]
 
+    def waiting_for_a_place(self) -> int:
+        return 0
+
     def close(self) -> None:
         pass
+
+
+MAX_FAILED_STARTS = 3
 
 
 @dataclass(frozen=True)
@@ -50,17 +56,22 @@ class Placement:
     gpus: float
 
 
-def place_workers(cluster: Mapping[str, float], workers: int | None, cpus_per_worker: int = 1) -> Placement:
+def place_workers(
+    cluster: Mapping[str, float], workers: int | None, gpus_per_worker: float | None = None, cpus_per_worker: int = 1
+) -> Placement:
     """How many workers a cluster takes, and their share of its GPUs.
 
     Args:
         cluster: ``ray.cluster_resources()``.
         workers: as asked for; None is one per ``cpus_per_worker`` CPUs, or four per GPU where there are any.
+        gpus_per_worker: as asked for, also of GPUs that an autoscaler has yet to bring; None shares out those there are.
     """
     n_gpus = int(cluster.get("GPU", 0))
     fitting = max(1, int(cluster.get("CPU", 1)) // cpus_per_worker)
     if workers is None:
         workers = min(fitting, 4 * n_gpus) if n_gpus else fitting
+    if gpus_per_worker is not None:
+        return Placement(workers, cpus_per_worker, gpus_per_worker)
     if not n_gpus:
         return Placement(workers, cpus_per_worker, 0.0)
     per_gpu = -(-workers // n_gpus)  # a fraction that divides a GPU evenly, so that every worker finds its place
@@ -68,7 +79,7 @@ def place_workers(cluster: Mapping[str, float], workers: int | None, cpus_per_wo
 
 
 class RayBackend:
-    """Actors that each hold a ``Worker``; a dead one is replaced."""
+    """Actors that each hold a ``Worker``; a dead one is replaced, and one is given jobs only once it has a place."""
 
     def __init__(self, root: Path, placement: Placement) -> None:
         import ray
@@ -77,8 +88,10 @@ class RayBackend:
         self._root: Path = root
         self._placement: Placement = placement
         self._actors: dict[int, Any] = {}
+        self._starting: dict[ObjectRef, int] = {}
         self._jobs: dict[ObjectRef, tuple[int, Sequence[Step]]] = {}
         self._next: int = 0
+        self._failed_starts: int = 0
         for _ in range(placement.workers):
             self._start()
 
@@ -90,34 +103,57 @@ class RayBackend:
             num_cpus=placement.cpus, num_gpus=placement.gpus, max_restarts=0, scheduling_strategy="SPREAD"
         )
         device = "cuda" if placement.gpus > 0 else "cpu"
-        self._actors[self._next] = actor.remote(self._root, device, max(1, int(placement.cpus)))
-        self._next += 1
+        worker, self._next = self._next, self._next + 1
+        self._actors[worker] = actor.remote(self._root, device, max(1, int(placement.cpus)))
+        self._starting[self._actors[worker].ready.remote()] = worker
 
     def idle(self) -> Sequence[Hashable]:
-        busy = {worker for worker, _ in self._jobs.values()}
-        return [worker for worker in self._actors if worker not in busy]
+        occupied = {worker for worker, _ in self._jobs.values()} | set(self._starting.values())
+        return [worker for worker in self._actors if worker not in occupied]
+
+    def waiting_for_a_place(self) -> int:
+        return len(self._starting)
 
     def submit(self, worker: Hashable, steps: Sequence[Step]) -> None:
-        self._jobs[self._actors[worker].run.remote(steps)] = (worker, steps)  # pyright: ignore[reportArgumentType]
+        assert isinstance(worker, int)
+        self._jobs[self._actors[worker].run.remote(steps)] = (worker, steps)
 
     def wait(self, seconds: float) -> Sequence[Finished]:
-        if not self._jobs:
-            return []
-        ready, _ = self._ray.wait(list(self._jobs), num_returns=1, timeout=seconds)
+        refs = [*self._jobs, *self._starting]
+        ready, _ = self._ray.wait(refs, num_returns=1, timeout=seconds)
         if ready:  # take along whatever else ended meanwhile
-            ready, _ = self._ray.wait(list(self._jobs), num_returns=len(self._jobs), timeout=0)
-        return [self._collect(ref) for ref in ready]
+            ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
+        finished = []
+        for ref in ready:
+            if ref in self._starting:
+                self._collect_start(ref)
+            else:
+                finished.append(self._collect(ref))
+        return finished
+
+    def _collect_start(self, ref: ObjectRef) -> None:
+        worker = self._starting.pop(ref)
+        try:
+            self._ray.get(ref)
+            self._failed_starts = 0
+        except self._ray.exceptions.RayActorError:
+            self._failed_starts += 1
+            if self._failed_starts > MAX_FAILED_STARTS * self._placement.workers:
+                raise  # no worker can be made here at all: the first line of Ray's error says why
+            self._replace(worker)
 
     def _collect(self, ref: ObjectRef) -> Finished:
-        from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, WorkerCrashedError
-
+        errors = self._ray.exceptions
         worker, steps = self._jobs.pop(ref)
         try:
             return Finished(worker, steps, self._ray.get(ref))
-        except (RayActorError, NodeDiedError, ObjectLostError, WorkerCrashedError):
-            del self._actors[worker]
-            self._start()
+        except (errors.RayActorError, errors.NodeDiedError, errors.ObjectLostError, errors.WorkerCrashedError):
+            self._replace(worker)
             return Finished(worker, steps, None)
+
+    def _replace(self, worker: int) -> None:
+        del self._actors[worker]
+        self._start()
 
     def close(self) -> None:
         for actor in self._actors.values():

@@ -46,6 +46,10 @@ class Backend(Protocol):
         """Jobs that ended, after at most about so many seconds."""
         ...
 
+    def waiting_for_a_place(self) -> int:
+        """Workers that the cluster has no room for yet."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -70,6 +74,8 @@ class State:
     failures: dict[str, Failure] = field(default_factory=dict)
     damages: list[Damage] = field(default_factory=list)
     job_seconds: float = 0.0
+    workers_waiting: int = 0
+    first_job: float | None = None
     started: float = field(default_factory=time.time)
 
     def counts(self) -> dict[str, dict[str, int]]:
@@ -118,11 +124,13 @@ def execute(
             if not job:
                 break
             now = time.time()
+            state.first_job = state.first_job or now
             state.running.update({step.id: now for step in job})
             backend.submit(worker, job)
         for finished in backend.wait(poll_seconds):
             for step in schedule.settle(finished):
                 on_done(step)
+        state.workers_waiting = backend.waiting_for_a_place()
         on_change(state)
 
 

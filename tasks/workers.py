@@ -25,6 +25,10 @@ class Worker:
         self.holdings: Holdings = Holdings(device)
         self.threads: int = threads
 
+    def ready(self) -> bool:
+        """Answers once the worker exists, which on a cluster is once it has found its place."""
+        return True
+
     def run(self, steps: Sequence[Step]) -> JobResult:
         """Compute and publish those of ``steps`` that the store lacks. An error in the code is a result, not a crash."""
         started = time.perf_counter()

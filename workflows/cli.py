@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +23,9 @@ EXIT_INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command and exit: 0 done, 1 some steps failed, 2 bad input (one line says what and how to mend it)."""
     arguments = build_parser().parse_args(argv)
+    # also where a shell started us with SIGINT ignored; and 'ray job stop', which sends SIGTERM, ends a run as Ctrl-C does
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, signal.default_int_handler)
     errors = Console(stderr=True)
     try:
         # torch and Ray take seconds to load: not before the arguments are known to be good
@@ -178,6 +182,11 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
         "--address", help="a Ray cluster, 'auto' within a job; by default a local Ray, started and stopped"
     )
     where.add_argument("--workers", type=_positive, help="by default one per CPU, or four per GPU")
+    where.add_argument(
+        "--gpus-per-worker",
+        type=float,
+        help="such as 0.25, also of GPUs that an autoscaler has yet to bring; by default a share of the cluster's",
+    )
     where.add_argument("--local", action="store_true", help="in this process, without Ray: the same results")
     where.add_argument("--device", default="cpu", help="with --local: where networks train, such as cuda:0")
     where.add_argument("--tracking-uri", help=_TRACKING)

@@ -17,9 +17,9 @@ from tasks.executor import State
 from tasks.step import Kind, Step, closure
 from tasks.store import Store
 from tracking.figures import write_evolution
-from tracking.mlflow_tracker import default_tracking_uri
 from tracking.results_tree import read_entries, tree_path
 from tracking.tables import benchmark, render
+from tracking.tracked import default_tracking_uri
 from unlearn_core.errors import BadInput
 from unlearn_core.spec import ARCHITECTURES, METHODS, SEEDS, Scenario, Variant
 from workflows import explain as explanation
@@ -133,7 +133,7 @@ def ui(arguments: argparse.Namespace, console: Console) -> int:
         raise BadInput(f"no MLflow database at {uri.removeprefix('sqlite:///')}; run a grid first, or 'unlearn sync'")
     say = _speaker(console)
     say(f"http://127.0.0.1:{arguments.port}  (Ctrl-C ends it)")
-    say(f"click the experiment '{layout.experiment}', open a variant's run, and in a child run the tab 'Model metrics'")
+    say(f"click 'Model training', the experiment '{layout.experiment}', a variant's run, a child run, 'Model metrics'")
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
     return subprocess.call([*command, "--host", "127.0.0.1", "--port", str(arguments.port), "--workers", "1"])
 
@@ -162,7 +162,9 @@ def _run(source: Source, variants: Sequence[Variant], arguments: argparse.Namesp
         return rates.total([step for step in state.steps if step.id not in settled]) / workers
 
     title = str(variants[0]) if len(variants) == 1 else f"{source.name}: {len(variants)} variants, {len(cells)} cells"
-    machine = Machine(arguments.local, arguments.address, arguments.workers, arguments.device)
+    machine = Machine(
+        arguments.local, arguments.address, arguments.workers, arguments.gpus_per_worker, arguments.device
+    )
     recorder = results.Recorder(layout, arguments.tracking_uri, track=not arguments.no_tracking)
     return run_plan(cells, layout, machine, recorder, Display(console, title, estimate))
 

@@ -61,9 +61,10 @@ class Display:
     def _line(self, state: State) -> str:
         finished = len(state.cached) + len(state.done)
         running = len(state.running)
+        waiting = f", {state.workers_waiting} workers wait for a place" if state.workers_waiting else ""
         return (
             f"{finished}/{len(state.steps)} steps done, {running} running, {len(state.failures)} failed, "
-            f"about {duration(self.estimate(state))} left"
+            f"about {duration(self.estimate(state))} left{waiting}"
         )
 
     def _table(self, state: State) -> Group:

@@ -27,6 +27,7 @@ class Machine:
     local: bool = False
     address: str | None = None
     workers: int | None = None
+    gpus_per_worker: float | None = None
     device: str = "cpu"
 
 
@@ -79,7 +80,9 @@ def _backend(layout: Layout, machine: Machine) -> Iterator[Backend]:
     import ray
 
     with ray_session(machine.address):
-        backend = RayBackend(layout.store, place_workers(ray.cluster_resources(), machine.workers))
+        backend = RayBackend(
+            layout.store, place_workers(ray.cluster_resources(), machine.workers, machine.gpus_per_worker)
+        )
         try:
             yield backend
         finally:
@@ -96,9 +99,13 @@ def ray_session(address: str | None) -> Iterator[None]:
     mine = not ray.is_initialized()
     if mine:
         # the object store carries messages only: results go through the store on disk
-        local: Mapping[str, Any] = {"include_dashboard": False, "object_store_memory": 200 * 2**20}
+        local: Mapping[str, Any] = {
+            "include_dashboard": False,
+            "object_store_memory": 200 * 2**20,
+            "_node_ip_address": "127.0.0.1",
+        }
         ray.init(
-            address=address,
+            address=address or "local",  # None would join whatever cluster happens to run on this machine
             logging_level=logging.ERROR,
             log_to_driver=False,
             runtime_env={"env_vars": {"PYTHONPATH": _source_root()}} if address is None else None,
@@ -139,6 +146,7 @@ def _write_status(layout: Layout, state: State, finished: bool) -> None:
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "started": state.started,
+        "first_job": state.first_job,
         "updated": time.time(),
         "finished": finished,
         "counts": state.counts(),

@@ -11,8 +11,8 @@ from typing import Any
 from tasks.files import ENTRY
 from tasks.step import Kind, Step
 from tasks.store import Store
-from tracking.mlflow_tracker import MlflowTracker, TrackedCell, TrackerReport, default_tracking_uri
 from tracking.results_tree import write_entries
+from tracking.tracked import TrackedCell, TrackerReport, default_tracking_uri
 from unlearn_core.spec import Scenario, Variant
 from workflows.layout import Layout, read_json, write_atomically
 
@@ -68,11 +68,9 @@ class Recorder:
         self._waited += time.perf_counter() - started
         known = read_json(self.layout.tracked, {})
         write_atomically(self.layout.tracked, json.dumps(known | {self.uri: sorted(self.tracked)}))
-        runs = report.written + report.already_there
-        each = 1e3 * report.seconds / max(report.written, 1)
         return (
-            f"MLflow: {report.written} runs written, {report.already_there} there already, {report.replaced} replaced of "
-            f"{runs}; {report.seconds:.1f} s in the writer ({each:.0f} ms a run), {self._waited:.1f} s waited for"
+            f"MLflow: {report.written} runs written, {report.already_there} there already, {report.replaced} replaced; "
+            f"{report.seconds:.1f} s in the writer, {self._waited:.1f} s waited for"
         )
 
     def _send(self, step_id: str, cell: TrackedCell) -> None:
@@ -96,7 +94,11 @@ class Recorder:
             self.tracked.add(step_id)
 
     def _make_tracker(self) -> Any:
-        arguments = (self.uri, self.layout.experiment, self.layout.mlflow_artifacts)
+        from tracking.mlflow_tracker import MlflowTracker
+
+        # a server keeps artifacts where it was told to; a database alone needs a place
+        artifacts = None if self.uri.startswith(("http://", "https://")) else self.layout.mlflow_artifacts
+        arguments = (self.uri, self.layout.experiment, artifacts)
         if not self._on_ray:
             return MlflowTracker(*arguments)
         import ray

@@ -40,6 +40,9 @@ class Scripted:
         result = self.answer(steps)
         return None if result is DIES else result
 
+    def waiting_for_a_place(self):
+        return 0
+
     def close(self):
         pass
 

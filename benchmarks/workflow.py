@@ -1,0 +1,121 @@
+"""What does the machinery around the science cost?
+
+Overhead per step, MLflow per run, speed-up of two workers over one on a real feature set, and a fully cached rerun of
+a thousand steps including Python's and Ray's start.
+
+    python -m benchmarks.workflow [--features FILE.npz]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tasks.executor import Finished, State, execute
+from tasks.job import JobResult
+from tasks.step import Kind, Step, closure
+from tasks.store import Store
+
+GRID = ("--arch", "linear", "--scenario", "class", "--epochs", "2")
+
+
+def unlearn(*arguments: str) -> tuple[float, str]:
+    """Wall seconds and output of one command, on a Ray of its own."""
+    environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    started = time.perf_counter()
+    result = subprocess.run(
+        [sys.executable, "-m", "workflows", *arguments], capture_output=True, text=True, check=True, env=environment
+    )
+    return time.perf_counter() - started, result.stdout
+
+
+class Empty:
+    """Workers that publish empty results: what is left is the executor and the store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store: Store = store
+        self.job: list[Step] = []
+
+    def idle(self) -> list[int]:
+        return [] if self.job else [0]
+
+    def submit(self, worker, steps) -> None:
+        self.job = list(steps)
+
+    def wait(self, seconds: float) -> list[Finished]:
+        job, self.job = self.job, []
+        for step in job:
+            self.store.commit(step, lambda directory: None, 0.0)
+        return [Finished(0, job, JobResult(0.0))] if job else []
+
+    def waiting_for_a_place(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        pass
+
+
+def overhead_per_step(root: Path) -> float:
+    features = Step(Kind.FEATURES, {"dataset": "none"})
+    bases = [Step(Kind.BASE, {"seed": seed}, {"features": features}) for seed in range(20)]
+    targets = [
+        Step(Kind.UNLEARN, {"seed": seed, "key": key}, {"base": base})
+        for seed, base in enumerate(bases)
+        for key in range(50)
+    ]
+    state = State(closure(targets))
+    started = time.perf_counter()
+    execute(state, Empty(Store(root)), lambda step: None, lambda state: None)
+    return (time.perf_counter() - started) / len(state.steps)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--features", help="a feature set for the speed-up; digits, which are too small for it, otherwise"
+    )
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        print(
+            f"executor and store: {1e3 * overhead_per_step(root / 'empty'):.2f} ms per step (target: below 5)",
+            flush=True,
+        )
+        grid = ("--dataset", "digits", *GRID, "--seeds", ",".join(map(str, range(12))), "--out", str(root / "many"))
+        seconds, output = unlearn("grid", *grid)
+        runs, writer, waited = re.search(  # pyright: ignore[reportGeneralTypeIssues]
+            r"(\d+) runs written.*?([\d.]+) s in the writer, ([\d.]+) s waited", output
+        ).groups()  # pyright: ignore[reportOptionalMemberAccess]
+        print(
+            f"MLflow: {1e3 * float(writer) / int(runs):.0f} ms per run in the writer, opening the database included "
+            f"(target: below 50); {waited} s of {seconds:.0f} s waited for",
+            flush=True,
+        )
+        seconds, output = unlearn("grid", *grid)
+        n_cached = re.search(r"0 steps run, (\d+) cached", output)
+        print(
+            f"cached rerun of {n_cached and n_cached[1]} steps: {seconds:.1f} s (target: below 5 for 1,000)", flush=True
+        )
+        real = ("--dataset", arguments.features or "digits", "--arch", "mlp1", "--scenario", "class", "--key", "0,1")
+        work = {}
+        for workers in ("1", "2"):
+            out = root / f"workers{workers}"
+            unlearn(
+                "grid", *real, "--workers", workers, "--out", str(out), "--no-tracking", "--epochs", "5", "--seeds", "0"
+            )
+            status = json.loads((out / "status.json").read_text())
+            work[workers] = status["updated"] - status["first_job"]
+            whole = status["updated"] - status["started"]
+            print(f"{workers} workers: {work[workers]:.1f} s of work, {whole:.1f} s with Ray's start", flush=True)
+        print(f"ratio 1 worker / 2 workers: {work['1'] / work['2']:.2f} (target: at least 1.7)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,334 @@
+"""Results as MLflow runs: what a cell becomes, that logging it twice changes nothing, that nothing half-written stays.
+
+The databases are real SQLite files, read back through MLflow's own client.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Dataset, Run
+
+from tracking.mlflow_tracker import MlflowTracker
+from tracking.tracked import TrackedCell, TrackerReport, default_tracking_uri
+from unlearn_core.errors import BadInput
+from unlearn_core.records import (
+    EpochMetrics,
+    MethodRecord,
+    ReferenceRecord,
+    Scores,
+    TargetRecord,
+    cell_entry,
+    method_entry,
+    reference_entry,
+)
+from unlearn_core.spec import Scenario, Variant
+
+VARIANT = Variant("cifar10", "mlp1", Scenario.SUBCLASS, 0)
+FINGERPRINT = "f" * 64
+SETTINGS = {"preset": "paper", "training_epochs": 50, "proxy": {"ridge": 1e-3, "cap": 1.0}, "seeds": [42, 0]}
+EPOCHS = 20
+ROWS = ["base", "retrain", "floor", "lda-2c", "ft"]
+
+
+def scores(epoch: int = 0, kl_t: float | None = None) -> Scores:
+    return Scores(1.0 / (1 + epoch) if kl_t is None else kl_t, 0.5 / (1 + epoch), 0.1, 0.2, 0.9, 0.8, 0.5, 0.6)
+
+
+def method(name: str, target: TargetRecord | None = None) -> MethodRecord:
+    """Twenty epochs of falling KL; KL_t is infinite in the third."""
+    epochs = [EpochMetrics(e, 0.25 * e, scores(e, math.inf if e == 3 else None)) for e in range(1, EPOCHS + 1)]
+    return MethodRecord(name, epochs, epochs[-1], epochs[-1], 5.0, 0.5, target)
+
+
+def cell(seed: int = 42, step: str = "step", settings: dict[str, Any] = SETTINGS) -> TrackedCell:
+    target = TargetRecord(
+        eta_max=0.75,
+        admissible=True,
+        reason="root of h",
+        kl_net_proxy_before=0.4,
+        kl_net_proxy_after=math.inf,
+        h_curve=[(0.0, 0.0), (0.75, -0.1)],
+        scores=scores(9),
+        bound={"measured": 0.01, "total": 0.04},
+        proxy_seconds=0.1,
+        ridge=1e-3,
+        shrinkage="ridge",
+        cap=1.0,
+        finalizer="kl",
+        dir_on_test="base",
+    )
+    rows = {
+        **{name: reference_entry(ReferenceRecord(scores(), 10.0), 10.0) for name in ("base", "retrain", "floor")},
+        "lda-2c": method_entry(method("lda-2c", target)),
+        "ft": method_entry(method("ft")),
+    }
+    step_ids = {name: f"{step}-{name}-{seed}" for name in ROWS}
+    return TrackedCell(VARIANT, seed, cell_entry(seed, 5, 95, rows), step_ids, FINGERPRINT, settings)
+
+
+def all_runs(client: MlflowClient) -> list[Run]:
+    experiment = client.get_experiment_by_name("grid")
+    assert experiment is not None
+    return list(client.search_runs([experiment.experiment_id], max_results=1000))
+
+
+def only(client: MlflowClient, **tags: str) -> Run:
+    [run] = [run for run in all_runs(client) if tags.items() <= run.data.tags.items()]
+    return run
+
+
+def data_sets(run: Run) -> list[Dataset]:
+    assert run.inputs is not None
+    return [item.dataset for item in run.inputs.dataset_inputs]
+
+
+def content(client: MlflowClient) -> dict[str, Any]:
+    """All that is said about each run but its random id and the time of writing."""
+    runs = all_runs(client)
+    names = {run.info.run_id: run.info.run_name for run in runs}
+    parent = "mlflow.parentRunId"
+    return {
+        f"{names.get(run.data.tags.get(parent, ''))} > {run.info.run_name}": (
+            run.info.status,
+            run.data.params,
+            {tag: value for tag, value in run.data.tags.items() if tag != parent},
+            {
+                name: [(m.step, m.timestamp, m.value) for m in client.get_metric_history(run.info.run_id, name)]
+                for name in run.data.metrics
+            },
+            [(dataset.name, dataset.digest) for dataset in data_sets(run)],
+        )
+        for run in runs
+    }
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory) -> Path:
+    """A migrated database without an experiment of ours, to be copied: migrating takes seconds."""
+    folder = tmp_path_factory.mktemp("empty")
+    MlflowTracker(default_tracking_uri(folder), "template")
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def uri(empty, tmp_path) -> str:
+    shutil.copy(empty, tmp_path / "mlflow.db")
+    return default_tracking_uri(tmp_path)
+
+
+@pytest.fixture
+def track(uri, tmp_path) -> Callable[..., TrackerReport]:
+    """Logs cells with a tracker of its own, as a rerun does."""
+
+    def log(*cells: TrackedCell) -> TrackerReport:
+        tracker = MlflowTracker(uri, "grid", tmp_path / "artifacts")
+        for item in cells:
+            tracker.log_cell(item)
+        return tracker.report()
+
+    return log
+
+
+@pytest.fixture(scope="module")
+def logged(empty, tmp_path_factory) -> MlflowClient:
+    """Two seeds of one variant and a file of the grid; for tests that only read."""
+    folder = tmp_path_factory.mktemp("logged")
+    shutil.copy(empty, folder / "mlflow.db")
+    tracker = MlflowTracker(default_tracking_uri(folder), "grid", folder / "artifacts")
+    tracker.log_cell(cell(42))
+    tracker.log_cell(cell(0))
+    (folder / "table.md").write_text("| a |")
+    tracker.log_artifact(folder / "table.md")
+    return MlflowClient(default_tracking_uri(folder))
+
+
+def test_one_run_per_variant_with_one_below_it_per_seed_and_row(logged):
+    parent = only(logged, kind="variant")
+    assert parent.info.run_name == "cifar10/mlp1/subclass/0"
+    variant_tags = {"dataset": "cifar10", "arch": "mlp1", "scenario": "subclass", "key": "0"}
+    assert variant_tags.items() <= parent.data.tags.items()
+    children = [run for run in all_runs(logged) if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    assert sorted((run.data.tags["seed"], run.data.tags["method"]) for run in children) == sorted(
+        (seed, row) for seed in ("42", "0") for row in ROWS
+    )
+    for run in children:
+        tags = run.data.tags
+        assert variant_tags.items() <= tags.items()
+        assert tags["step_id"] == f"step-{tags['method']}-{tags['seed']}"
+        assert tags["kind"] == ("method" if tags["method"] in {"lda-2c", "ft"} else "reference")
+    assert {run.info.status for run in all_runs(logged)} == {"FINISHED"}
+
+
+def test_the_history_has_every_finite_epoch(logged):
+    run = only(logged, method="lda-2c", seed="42")
+    entry = cell(42).entry["lda-2c"]
+    for name in ("kl_f", "kl_t", "kl_t_reverse", "kl_f_reverse", "acc_t", "acc_f", "mia_auc", "seconds"):
+        history = logged.get_metric_history(run.info.run_id, name)
+        wanted = {epoch["epoch"]: epoch[name] for epoch in entry["epochs"] if epoch[name] is not None}
+        assert {metric.step: metric.value for metric in history} == wanted
+        assert len(history) == EPOCHS - (name == "kl_t")  # the infinite one
+
+
+def test_best_last_cost_and_target_are_single_numbers(logged):
+    run = only(logged, method="lda-2c", seed="42")
+    metrics, entry = run.data.metrics, cell(42).entry["lda-2c"]
+    assert metrics["best_epoch"] == EPOCHS
+    assert metrics["best_kl_t"] == metrics["last_kl_t"] == entry["last"]["kl_t"]
+    assert (metrics["rte"], metrics["total_seconds"]) == (0.5, 5.0)
+    assert (metrics["target_eta_max"], metrics["target_kl_net_proxy_before"]) == (0.75, 0.4)
+    assert metrics["target_kl_f"] == entry["target"]["kl_f"]
+    assert metrics["target_bound_total"] == 0.04
+    assert "target_kl_net_proxy_after" not in metrics  # infinite
+    assert not [name for name in only(logged, method="ft", seed="42").data.metrics if name.startswith("target")]
+    base = only(logged, method="base", seed="42").data.metrics
+    assert (base["kl_t"], base["seconds"], base["rte"]) == (1.0, 10.0, 1.0)
+
+
+def test_duration_is_that_of_the_step(logged):
+    info = only(logged, method="base", seed="42").info
+    assert info.end_time is not None
+    assert info.end_time == info.start_time + 10_000
+
+
+def test_settings_and_the_proxys_choices_are_parameters(logged):
+    params = only(logged, method="lda-2c", seed="42").data.params
+    assert params["proxy.ridge"] == "0.001"
+    assert (params["preset"], params["training_epochs"], params["seeds"]) == ("paper", "50", "[42, 0]")
+    assert (params["ridge"], params["cap"], params["finalizer"], params["admissible"]) == ("0.001", "1.0", "kl", "true")
+    assert params["n_forget"] == "5"
+    assert "finalizer" not in only(logged, method="ft", seed="42").data.params
+
+
+def test_the_data_set_is_an_input_with_its_fingerprint(logged):
+    for row in ROWS:
+        [dataset] = data_sets(only(logged, method=row, seed="0"))
+        assert (dataset.name, dataset.digest) == ("cifar10", FINGERPRINT[:36])
+        assert json.loads(dataset.source) == {"fingerprint": FINGERPRINT}
+
+
+def test_the_row_is_an_artifact(logged, tmp_path):
+    for row in ("base", "lda-2c"):
+        run = only(logged, method=row, seed="0")
+        path = logged.download_artifacts(run.info.run_id, "entry.json", str(tmp_path))
+        assert json.loads(Path(path).read_text()) == cell(0).entry[row]
+
+
+def test_files_of_the_grid_are_on_one_run_of_its_own(uri, tmp_path):
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(name)
+        MlflowTracker(uri, "grid", tmp_path / "artifacts").log_artifact(tmp_path / name)
+    client = MlflowClient(uri)
+    grid = only(client, kind="grid")
+    assert [file.path for file in client.list_artifacts(grid.info.run_id)] == ["a.txt", "b.txt"]
+    assert (tmp_path / "artifacts" / grid.info.run_id / "artifacts" / "a.txt").read_text() == "a.txt"
+
+
+def test_a_rerun_writes_nothing(track, uri):
+    first = track(cell(42), cell(0))
+    assert (first.written, first.already_there, first.replaced) == (10, 0, 0)
+    assert first.seconds > 0
+    before = {run.info.run_id for run in all_runs(MlflowClient(uri))}
+    again = track(cell(42), cell(0), cell(0))
+    assert (again.written, again.already_there, again.replaced) == (0, 15, 0)
+    assert {run.info.run_id for run in all_runs(MlflowClient(uri))} == before
+
+
+@pytest.mark.parametrize("status", ["RUNNING", "FAILED"])
+def test_a_half_written_run_is_replaced(track, uri, status):
+    track(cell(42))
+    client = MlflowClient(uri)
+    whole = content(client)
+    finished = only(client, method="ft")
+    tags = {tag: value for tag, value in finished.data.tags.items() if tag != "mlflow.runName"}
+    client.delete_run(finished.info.run_id)
+    half = client.create_run(finished.info.experiment_id, tags=tags, run_name=finished.info.run_name)
+    client.log_metric(half.info.run_id, "kl_t", 0.5, step=1)
+    if status != "RUNNING":
+        client.set_terminated(half.info.run_id, status)
+    report = track(cell(42))
+    assert (report.written, report.already_there, report.replaced) == (0, 4, 1)
+    assert content(client) == whole
+    assert only(client, method="ft").info.run_id != half.info.run_id
+
+
+def test_a_write_that_fails_is_made_good_by_the_same_tracker(uri, tmp_path):
+    tracker = MlflowTracker(uri, "grid", tmp_path / "artifacts")
+    bad = cell(42)
+    bad.entry["floor"]["kl_t"] = math.nan  # no valid entry: refused after the run has been created
+    with pytest.raises(ValueError, match="Out of range float values"):
+        tracker.log_cell(bad)
+    tracker.log_cell(cell(42))
+    report = tracker.report()
+    assert (report.written, report.already_there, report.replaced) == (4, 2, 1)
+    runs = all_runs(MlflowClient(uri))
+    assert len(runs) == 6
+    assert {run.info.status for run in runs} == {"FINISHED"}
+
+
+def test_another_step_replaces_the_run_of_the_old_recipe(track, uri):
+    track(cell(42), cell(0))
+    new = cell(42)
+    new = replace(new, step_ids={**new.step_ids, "ft": "other"})
+    report = track(new, cell(0))
+    assert (report.written, report.already_there, report.replaced) == (0, 9, 1)
+    client = MlflowClient(uri)
+    assert only(client, method="ft", seed="42").data.tags["step_id"] == "other"
+    assert len(all_runs(client)) == 11
+
+
+def test_rows_move_below_a_new_variant_run_where_a_person_deleted_the_old_one(track, uri):
+    track(cell(42))
+    client = MlflowClient(uri)
+    client.delete_run(only(client, kind="variant").info.run_id)
+    assert track(cell(42)).replaced == 5
+    parents = {run.data.tags.get("mlflow.parentRunId") for run in all_runs(client)}
+    assert parents == {None, only(client, kind="variant").info.run_id}
+
+
+def test_the_same_runs_come_back_after_deleting_the_database(track, uri, empty, tmp_path):
+    track(cell(42), cell(0))
+    before = content(MlflowClient(uri))
+    assert len(before) == 11
+    # emptied in place, because MLflow keeps the file open as long as the process lives
+    with closing(sqlite3.connect(empty)) as source, closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        source.backup(database)
+    with pytest.raises(AssertionError):
+        all_runs(MlflowClient(uri))
+    track(cell(42), cell(0))
+    assert content(MlflowClient(uri)) == before
+
+
+def test_more_settings_than_one_batch_takes(track, uri):
+    many = {f"option{i}": i for i in range(250)}
+    track(cell(42, settings=many))
+    run = only(MlflowClient(uri), method="lda-2c")
+    assert many.items() <= {name: int(value) for name, value in run.data.params.items() if "option" in name}.items()
+    assert len(MlflowClient(uri).get_metric_history(run.info.run_id, "kl_f")) == EPOCHS
+
+
+def test_a_row_without_its_step_is_refused_before_anything_is_written(track, uri):
+    incomplete = replace(cell(42), step_ids={"base": "1", "retrain": "2", "floor": "3"})
+    with pytest.raises(BadInput, match="cifar10/mlp1/subclass/0 seed 42: no step id for ft, lda-2c"):
+        track(incomplete)
+    assert all_runs(MlflowClient(uri)) == []
+
+
+def test_a_deleted_experiment_is_refused(track, uri):
+    track()
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("grid")
+    assert experiment is not None
+    client.delete_experiment(experiment.experiment_id)
+    with pytest.raises(BadInput, match="experiment 'grid' was deleted; restore it"):
+        track()

@@ -1,0 +1,158 @@
+"""What a person sees: MLflow's own UI over a database of the tracker, in Debian's Chromium.
+
+Browser tests run wherever Chromium is found and say so where it is not.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect, sync_playwright
+
+from tracking.mlflow_tracker import MlflowTracker
+from tracking.tracked import TrackedCell, default_tracking_uri
+from unlearn_core.records import (
+    EpochMetrics,
+    MethodRecord,
+    ReferenceRecord,
+    Scores,
+    cell_entry,
+    method_entry,
+    reference_entry,
+)
+from unlearn_core.spec import Scenario, Variant
+
+CHROMIUM = shutil.which("chromium")
+CHROMIUM_ARGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+SERVER_START = 180  # seconds; seven on an idle machine
+STEP = 60_000  # milliseconds that any one thing on a page may take
+EPOCHS = 20
+VARIANT = Variant("cifar10", "mlp1", Scenario.SUBCLASS, 0)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no `chromium` on the PATH; install Debian's to run the browser tests"),
+]
+
+
+def scores(epoch: int) -> Scores:
+    return Scores(1.0 / (1 + epoch), 0.5 / (1 + epoch), 0.1, 0.2, 0.9, 0.8, 0.5, 0.6)
+
+
+def cell(seed: int) -> TrackedCell:
+    epochs = [EpochMetrics(epoch, 0.25 * epoch, scores(epoch)) for epoch in range(1, EPOCHS + 1)]
+    rows: dict[str, Any] = {
+        **{name: reference_entry(ReferenceRecord(scores(0), 10.0), 10.0) for name in ("base", "retrain", "floor")},
+        **{
+            name: method_entry(MethodRecord(name, epochs, epochs[-1], epochs[-1], 5.0, 0.5))
+            for name in ("lda-2c", "ft", "scrub")
+        },
+    }
+    step_ids = {name: f"{name}-{seed}" for name in rows}
+    return TrackedCell(VARIANT, seed, cell_entry(seed, 5, 95, rows), step_ids, "0123456789abcdef", {"preset": "paper"})
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[str]:
+    """The address of an MLflow server over two seeds of one variant; it and its children end with the tests."""
+    folder = tmp_path_factory.mktemp("ui")
+    tracker = MlflowTracker(default_tracking_uri(folder), "grid", folder / "artifacts")
+    for seed in (42, 0):
+        tracker.log_cell(cell(seed))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", default_tracking_uri(folder)]
+    quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    with (folder / "server.log").open("w") as log:
+        process = subprocess.Popen(
+            [*command, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"],
+            cwd=folder,
+            env={**os.environ, **quiet, "HOME": str(folder)},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # its process group has its id, and nothing else is in it
+        )
+    try:
+        address = f"http://127.0.0.1:{port}"
+        wait_until_up(address, process, folder / "server.log")
+        yield address
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(timeout=30)
+
+
+def wait_until_up(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + SERVER_START
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{address}/health", timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.3)
+    pytest.fail(f"the MLflow server did not start (exit code {process.poll()}):\n{log.read_text()}")
+
+
+@pytest.fixture
+def page(tmp_path) -> Iterator[Page]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=CHROMIUM_ARGS, env={**os.environ, "HOME": str(tmp_path)}, timeout=STEP
+        )
+        try:
+            page = browser.new_page(viewport={"width": 1600, "height": 1000})
+            page.set_default_timeout(STEP)
+            yield page
+        finally:
+            browser.close()
+
+
+def test_a_variant_opens_into_its_runs_and_a_run_shows_its_history(server, page, tmp_path):
+    expect.set_options(timeout=STEP)
+    page.goto(f"{server}/#/experiments")
+    page.get_by_text("Model training", exact=True).first.click()  # the other half of the UI is about traces of LLMs
+    page.get_by_role("link", name="grid", exact=True).first.click()
+
+    variant = page.get_by_role("row").filter(has=page.get_by_role("link", name=str(VARIANT), exact=True))
+    child = page.get_by_role("link", name="lda-2c seed 42", exact=True)
+    expect(variant).to_have_count(1)
+    expect(child).to_have_count(0)  # folded below its variant
+    variant.get_by_role("button").first.click()
+    expect(page.get_by_role("link", name="seed 0")).to_have_count(6)
+    expect(page.get_by_role("link", name="seed 42")).to_have_count(6)
+    page.screenshot(path=tmp_path / "runs.png")
+
+    child.click()
+    expect(page.get_by_role("link", name=str(VARIANT), exact=True)).to_be_visible()  # "Parent run"
+    page.get_by_role("tab", name="Model metrics").click()
+    page.get_by_placeholder("Search metric charts").fill("kl_t")
+    cards = page.get_by_test_id("experiment-view-compare-runs-card")
+    chart = cards.filter(has=page.get_by_text("kl_t", exact=True))
+    expect(chart).to_have_count(1)
+    chart.scroll_into_view_if_needed()
+    expect(chart.locator(".scatterlayer .point")).to_have_count(EPOCHS)
+    page.screenshot(path=tmp_path / "run.png")

@@ -1,0 +1,42 @@
+"""What is handed to the MLflow writer and comes back from it. Light to import: mlflow itself takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unlearn_core.spec import Variant
+
+
+@dataclass(frozen=True)
+class TrackedCell:
+    """A finished cell as it is shown.
+
+    ``entry`` is the seed entry of the results tree; ``step_ids`` names, for every row of it, the step that made the row;
+    ``settings`` is JSON, nested or flat, and becomes the parameters of every run.
+    """
+
+    variant: Variant
+    seed: int
+    entry: dict[str, Any]
+    step_ids: Mapping[str, str]
+    dataset_fingerprint: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class TrackerReport:
+    """Runs of rows: new ones, untouched ones, ones written in the place of a stale or half-written one."""
+
+    written: int
+    already_there: int
+    replaced: int
+    seconds: float
+    """Time spent inside the tracker, opening the database included."""
+
+
+def default_tracking_uri(out: Path) -> str:
+    """The SQLite file of an output folder."""
+    return f"sqlite:///{out.absolute() / 'mlflow.db'}"
