@@ -124,7 +124,7 @@ def checksum(file: Path) -> str:
 
 
 def write_json(file: Path, value: Mapping[str, Any]) -> None:
-    file.write_text(json.dumps(value, indent=1, allow_nan=False))
+    file.write_text(json.dumps(value, allow_nan=False))
 
 
 def _write_synced(file: Path, text: str) -> None:
