@@ -7,12 +7,11 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tracking.files import write_atomically
 from unlearn_core.errors import BadInput
 from unlearn_core.spec import SEEDS, Scenario, Variant
 
@@ -35,7 +34,8 @@ def write_entries(root: Path, variant: Variant, backbone: str, entries: Sequence
     arch_keys = sorted(by_key, key=int)
     for key in arch_keys:  # the same order whatever finished first
         by_key[key] = by_key.pop(key)
-    _write_atomically(path, document)
+    # allow_nan=False: a NaN that slipped through is a bug; no indent: that takes json's slow encoder, seconds for a grid
+    write_atomically(path, json.dumps(document, allow_nan=False))
     return path
 
 
@@ -69,14 +69,3 @@ def _read(path: Path) -> dict[str, Any]:
         return json.loads(path.read_text())
     except json.JSONDecodeError as error:
         raise BadInput(f"{path} is not valid JSON ({error}); move it aside and run again") from error
-
-
-def _write_atomically(path: Path, document: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, suffix=".tmp", delete=False) as handle:
-        # allow_nan=False: a NaN that slipped through is a bug, not a file that other readers refuse
-        # and no indent: that takes json's slow encoder, seconds for a grid
-        handle.write(json.dumps(document, allow_nan=False))
-        handle.flush()
-        os.fsync(handle.fileno())
-    os.replace(handle.name, path)

@@ -15,8 +15,9 @@ from typing import Any
 from tasks.executor import Backend, State, execute, find_cached
 from tasks.step import Kind, Step, closure
 from tasks.store import Store
+from tracking.files import write_atomically
 from workflows.display import Display
-from workflows.layout import Layout, write_atomically
+from workflows.layout import Layout
 from workflows.results import Recorder
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,13 +50,6 @@ class Layout:
     def experiment(self) -> str:
         """The MLflow experiment: one per grid."""
         return f"unlearn-{self.out.resolve().name}"
-
-
-def write_atomically(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, suffix=".tmp", delete=False) as handle:
-        handle.write(text)
-    os.replace(handle.name, path)
 
 
 def read_json(path: Path, default: Any) -> Any:

@@ -11,10 +11,11 @@ from typing import Any
 from tasks.files import ENTRY
 from tasks.step import Kind, Step
 from tasks.store import Store
+from tracking.files import write_atomically
 from tracking.results_tree import write_entries
 from tracking.tracked import TrackedCell, TrackerReport, default_tracking_uri
 from unlearn_core.spec import Scenario, Variant
-from workflows.layout import Layout, read_json, write_atomically
+from workflows.layout import Layout, read_json
 
 BACKLOG = 64
 """Cells that may wait for the MLflow writer before the driver waits for it."""
