@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -135,7 +137,15 @@ def ui(arguments: argparse.Namespace, console: Console) -> int:
     say(f"http://127.0.0.1:{arguments.port}  (Ctrl-C ends it)")
     say(f"click 'Model training', the experiment '{layout.experiment}', a variant's run, a child run, 'Model metrics'")
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
-    return subprocess.call([*command, "--host", "127.0.0.1", "--port", str(arguments.port), "--workers", "1"])
+    command += ["--host", "127.0.0.1", "--port", str(arguments.port), "--workers", "1"]
+    # the server starts processes of its own: a group, so that all of them end with this command
+    server = subprocess.Popen(command, start_new_session=True)
+    try:
+        return server.wait()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGTERM)
+        server.wait()
 
 
 def _selection(arguments: argparse.Namespace) -> tuple[Source, list[Variant]]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -237,6 +239,34 @@ def test_a_refusal_is_the_same_from_a_shell(tmp_path):
     assert result.returncode == 2
     assert result.stderr.startswith("unlearn: no feature set at nowhere.npz")
     assert len(result.stderr.splitlines()) == 1
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.slow
+def test_the_ui_serves_on_loopback_and_leaves_nothing_behind(grid):
+    _, out = grid
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "workflows", "ui", "--out", str(out), "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(f"http://127.0.0.1:{port}")
+        end = time.monotonic() + 60
+        while not answers(port):
+            assert time.monotonic() < end, "the server did not come up"
+            time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert process.returncode == 130
+    end = time.monotonic() + 10
+    while answers(port):
+        assert time.monotonic() < end, "the server outlived its command"
+        time.sleep(0.2)
 
 
 def test_help_teaches():
