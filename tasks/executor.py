@@ -73,7 +73,6 @@ class State:
     running: dict[str, float] = field(default_factory=dict)
     failures: dict[str, Failure] = field(default_factory=dict)
     damages: list[Damage] = field(default_factory=list)
-    job_seconds: float = 0.0
     workers_waiting: int = 0
     first_job: float | None = None
     started: float = field(default_factory=time.time)
@@ -212,7 +211,6 @@ class _Schedule:
                 else:
                     self._make_ready(step)
             return []
-        self.state.job_seconds += result.seconds
         if result.error is not None:
             if len(finished.steps) > 1:  # one bad step must not fail its neighbours: each runs again, alone
                 for step in finished.steps:

@@ -157,7 +157,7 @@ def test_status_and_explain(grid):
 
 
 def test_a_failing_step_is_named_and_the_rest_goes_on(tmp_path):
-    """Features whose scale overflows float32 training are a failure of the proxies' covariance, not of the baselines."""
+    """Four copies of one feature and no ridge: the covariance of lda is singular, and ga does not care."""
     rng = np.random.default_rng(0)
     y = np.arange(60) % 3
     np.savez(

@@ -35,8 +35,3 @@ def threshold_attack(forget_confidence: Array, heldout_confidence: Array) -> Att
     true_positive = 1.0 - np.searchsorted(forget, forget, side="left") / n_f
     balanced = 0.5 * (true_positive + below / n_h)
     return Attack(auc, float(max(balanced.max(), 0.5)))
-
-
-def confidence_of(log_p: Array, labels: NDArray[np.integer]) -> Array:
-    """(N,) log probability of the true class."""
-    return log_p[np.arange(len(labels)), labels]
