@@ -6,13 +6,18 @@ Nothing here imports torch, so that planning and reading results stay light.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from unlearn_core.errors import BadInput
 
 SEEDS: tuple[int, ...] = (42, 0, 1, 2, 3)  # app:experiments_setup
-ARCHITECTURES: tuple[str, ...] = ("linear", "mlp1", "mlp2")
+PAPER_DATASETS: tuple[str, ...] = ("cifar10", "cifar100")
+HEADS: tuple[str, ...] = ("linear", "mlp1", "mlp2")
+"""Networks on frozen features."""
+RESNET = "resnet18"
+"""The network that is trained end to end on images."""
+ARCHITECTURES: tuple[str, ...] = (*HEADS, RESNET)
 
 
 class Scenario(StrEnum):
@@ -139,7 +144,7 @@ class Optimization:
 class Recipe:
     """A training method as data: what it visits, what it minimises there, which weights may move.
 
-    ``optimization`` None means the backbone's own (``HEAD_UNLEARNING`` for heads).
+    ``optimization`` None means the architecture's own (``unlearning_optimization``).
     """
 
     phases: tuple[Phase, ...]
@@ -148,6 +153,12 @@ class Recipe:
     """Forget labels are redrawn once per run, uniformly over the other classes."""
     saliency_share: float | None = None
     """Only this share of the weights moves: those with the largest summed forget-loss gradient, ranked globally."""
+    batch_statistics: bool = False
+    """Batch normalisation by the batch's own statistics, which move the running ones. Only networks that have it care.
+
+    Training from scratch does. Unlearning does not: the running statistics stay the base's, because a pass that visits
+    the forget set alone, or one image, would drag them to that set's and change the network on all other data.
+    """
 
     @property
     def epochs(self) -> int:
@@ -158,15 +169,33 @@ CROSS_ENTROPY: tuple[Term, ...] = (Term(Toward.LABELS),)
 ASCEND_CROSS_ENTROPY: tuple[Term, ...] = (Term(Toward.LABELS, weight=-1.0),)
 TOWARD_TARGET: tuple[Term, ...] = (Term(Toward.TARGET),)
 
-# app:experiments_setup, heads on frozen features
+# app:experiments_setup
 HEAD_TRAINING = Optimization(lr=1e-3, batch_size=512)
-HEAD_UNLEARNING = Optimization(lr=1e-3, batch_size=512, decay=0.95)
+HEAD_UNLEARNING = replace(HEAD_TRAINING, decay=0.95)
+RESNET_TRAINING = Optimization(lr=1e-4, batch_size=128)
+RESNET_UNLEARNING = replace(RESNET_TRAINING, decay=0.95)
+HEAD_EPOCHS = 50
+RESNET_EPOCHS = 20
 UNLEARNING_EPOCHS = 20
 
 
-def training_recipe(visit: Visit, epochs: int = 50) -> Recipe:
+def training_epochs(arch: str) -> int:
+    """The paper's epochs of base, retrain and floor."""
+    return RESNET_EPOCHS if arch == RESNET else HEAD_EPOCHS
+
+
+def training_recipe(visit: Visit, epochs: int) -> Recipe:
     """Training from scratch on all of D (base) or on D_r (retrain, floor)."""
-    return Recipe(phases=(Phase(passes=(Pass(visit, CROSS_ENTROPY),), epochs=epochs),), optimization=HEAD_TRAINING)
+    return Recipe(phases=(Phase(passes=(Pass(visit, CROSS_ENTROPY),), epochs=epochs),), batch_statistics=True)
+
+
+def training_optimization(arch: str) -> Optimization:
+    return RESNET_TRAINING if arch == RESNET else HEAD_TRAINING
+
+
+def unlearning_optimization(arch: str) -> Optimization:
+    """How weights move in every iterative method that says nothing else: the training's own, decaying."""
+    return RESNET_UNLEARNING if arch == RESNET else HEAD_UNLEARNING
 
 
 DISTILLATION = Recipe(
@@ -198,6 +227,7 @@ class ProxySettings:
 class RunSettings:
     """Everything about a run that is not its variant, seed or method."""
 
-    training_epochs: int = 50
+    training_epochs: int | None = None
+    """None: the paper's for each architecture."""
     preset: str = "paper"
     proxy: ProxySettings = field(default_factory=ProxySettings)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from unlearn_core.data import load_dataset, load_feature_set, save_feature_set
+from unlearn_core.data import FeatureSet, fingerprint, load_dataset, load_feature_set, save_feature_set
 from unlearn_core.errors import BadInput
 from unlearn_core.spec import LabelSpace
 
@@ -129,5 +130,22 @@ def test_digits_are_as_documented():
 
 
 def test_unknown_data_set_is_refused():
-    with pytest.raises(BadInput, match="unknown data set 'mnist'; there are digits, or give the path"):
+    with pytest.raises(
+        BadInput, match="unknown data set 'mnist'; there are digits, cifar10, cifar100, or give the path"
+    ):
         load_dataset("mnist")
+
+
+def test_the_fingerprint_stays_what_it_was():
+    """Finished steps are found by it: these digests were computed by the first release."""
+    features = FeatureSet(
+        name="any",
+        train_x=np.arange(12, dtype=np.float32).reshape(6, 2),
+        train_y=np.arange(6) % 3,
+        test_x=np.ones((2, 2), dtype=np.float32),
+        test_y=np.array([2, 0]),
+        class_names=("a", "b", "c"),
+    )
+    assert fingerprint(features) == "6aa47f76173947c7ccd520e2a78e697d0803fbf30034477b504fbf9a222f1aac"
+    grouped = replace(features, superclass=np.array([0, 0, 1]))
+    assert fingerprint(grouped) == "91bb3521d6f8c20651d9b543b37db5725ccc3aca0110b197a8a5655f4f806cd6"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from unlearn_core.data.feature_set import FeatureSet
+from unlearn_core.data.labelled import LabelledSet
 from unlearn_core.errors import BadInput
 from unlearn_core.seeding import derive_seed
 from unlearn_core.spec import Scenario
@@ -55,21 +55,19 @@ def rows_mask(rows: Sequence[int] | NDArray[np.integer], n_rows: int, source: st
     return checked_mask(mask, source)
 
 
-def ids_mask(ids: Sequence[int | str] | NDArray, features: FeatureSet, source: str = "the request") -> Mask:
+def ids_mask(ids: Sequence[int | str] | NDArray, data: LabelledSet, source: str = "the request") -> Mask:
     """The forget mask of a list of record ids; without an ``ids`` array, an id is a row number."""
-    if features.ids is None:
-        return rows_mask(np.asarray(ids), len(features.train_y), source)
+    if data.ids is None:
+        return rows_mask(np.asarray(ids), len(data.train_y), source)
     wanted = np.asarray(ids)
     if wanted.size == 0:
         raise BadInput(f"{source} names no record; there is nothing to forget")
     wanted = wanted.astype(str)
     _refuse_duplicates(wanted, f"{source}: id")
-    row_of = {str(record): row for row, record in enumerate(features.ids)}
+    row_of = {str(record): row for row, record in enumerate(data.ids)}
     missing = [record for record in wanted if record not in row_of]
     if missing:
-        raise BadInput(
-            f"{source}: ids {_some(np.asarray(missing))} are not in {features.name}; it has {len(row_of)} rows"
-        )
+        raise BadInput(f"{source}: ids {_some(np.asarray(missing))} are not in {data.name}; it has {len(row_of)} rows")
     mask = np.zeros(len(row_of), dtype=bool)
     mask[[row_of[record] for record in wanted]] = True
     return checked_mask(mask, source)

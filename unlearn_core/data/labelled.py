@@ -1,0 +1,244 @@
+"""What feature sets and image sets share: labelled rows in two parts, their checks, their ``.npz`` files."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+import zlib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unlearn_core.errors import BadInput
+from unlearn_core.spec import PAPER_DATASETS, LabelSpace
+
+OPTIONAL = ("superclass", "class_names", "ids")
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """An ``.npz`` of plain arrays; ``train_INPUTS`` and ``test_INPUTS`` hold the rows."""
+
+    kind: str
+    inputs: str
+    writer: str
+    """The function that writes such a file, for messages."""
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        return (f"train_{self.inputs}", "train_y", f"test_{self.inputs}", "test_y")
+
+    def read(self, path: Path) -> dict[str, NDArray]:
+        """The arrays of a file that holds all it must and nothing else. Nothing in it is unpickled."""
+        a_kind = f"{'an' if self.kind[0] in 'aeiou' else 'a'} {self.kind}"
+        if not path.is_file():
+            raise BadInput(f"no {self.kind} at {path}; it is an .npz with {', '.join(self.required)}")
+        if not zipfile.is_zipfile(path):
+            raise BadInput(f"{path} is not an .npz archive; write it with numpy.savez or {self.writer}")
+        with np.load(path, allow_pickle=False) as archive:
+            names = set(archive.files)
+            if unknown := sorted(names - set(self.required) - set(OPTIONAL)):
+                raise BadInput(
+                    f"{path}: unknown array {unknown[0]!r}; {a_kind} holds {', '.join(self.required)} and optionally "
+                    f"{', '.join(OPTIONAL)}"
+                )
+            if absent := [name for name in self.required if name not in names]:
+                raise BadInput(f"{path}: array {absent[0]!r} is missing; {a_kind} needs {', '.join(self.required)}")
+            return {name: _read_array(archive, name, path) for name in names}
+
+    def write(self, path: str | Path, data: LabelledSet) -> None:
+        """Write ``data`` as ``read`` reads it."""
+        arrays: dict[str, NDArray] = {
+            f"train_{self.inputs}": data.train_x,
+            "train_y": data.train_y,
+            f"test_{self.inputs}": data.test_x,
+            "test_y": data.test_y,
+            "class_names": np.asarray(data.class_names),
+        }
+        for name in ("superclass", "ids"):
+            if (value := getattr(data, name)) is not None:
+                arrays[name] = value
+        np.savez(path, allow_pickle=False, **arrays)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledSet(ABC):
+    """Checked at construction: whatever exists is usable.
+
+    Attributes:
+        train_x: (N, ...) one row per example; what a row may be is the subclass's to say.
+        train_y: (N,) int64 fine labels in 0..C-1; each class occurs.
+        superclass: (C,) int64, or None where the data set has none.
+        ids: (N,) integers or strings, unique, or None: then the row number is the id.
+    """
+
+    FORMAT: ClassVar[FileFormat]
+
+    name: str
+    train_x: NDArray[Any]
+    train_y: NDArray[np.int64]
+    test_x: NDArray[Any]
+    test_y: NDArray[np.int64]
+    class_names: tuple[str, ...]
+    superclass: NDArray[np.int64] | None = None
+    ids: NDArray | None = None
+
+    def __post_init__(self) -> None:
+        for part in ("train", "test"):
+            x, y = getattr(self, f"{part}_x"), getattr(self, f"{part}_y")
+            self._check_rows(f"{self.name}: {part}_{self.FORMAT.inputs}", x)
+            _check_labels(f"{self.name}: {part}_y", y, len(x), len(self.class_names))
+        self._check_parts_match()
+        counts = np.bincount(self.train_y, minlength=self.n_fine)
+        if missing := np.flatnonzero(counts == 0).tolist():
+            raise BadInput(
+                f"{self.name}: train_y has no row of class {missing[0]} ({len(missing)} of {self.n_fine} classes are "
+                "missing); renumber the labels 0..C-1 without gaps"
+            )
+        if self.superclass is not None:
+            self._check_superclass(self.superclass)
+        if self.ids is not None:
+            self._check_ids(self.ids)
+
+    @abstractmethod
+    def _check_rows(self, what: str, x: NDArray) -> None:
+        """Refuse inputs that are not rows of this kind of set."""
+
+    @abstractmethod
+    def _check_parts_match(self) -> None:
+        """Refuse a test part whose rows are not of the training part's shape."""
+
+    def _check_superclass(self, superclass: NDArray[np.int64]) -> None:
+        if superclass.shape != (self.n_fine,):
+            raise BadInput(
+                f"{self.name}: superclass has shape {superclass.shape}; it needs one entry for each of the "
+                f"{self.n_fine} fine labels"
+            )
+        occurring = np.unique(superclass)
+        if not np.array_equal(occurring, np.arange(len(occurring))):
+            raise BadInput(
+                f"{self.name}: superclass has the values {occurring.tolist()[:8]}; number the superclasses from 0 "
+                "without gaps"
+            )
+
+    def _check_ids(self, ids: NDArray) -> None:
+        if ids.shape != (len(self.train_y),):
+            raise BadInput(
+                f"{self.name}: ids has shape {ids.shape}; it needs one record id for each of the "
+                f"{len(self.train_y)} training rows"
+            )
+        if ids.dtype.kind not in "iuU":
+            raise BadInput(f"{self.name}: ids has dtype {ids.dtype}; record ids are integers or strings")
+        unique, counts = np.unique(ids, return_counts=True)
+        if len(unique) < len(ids):
+            doubled = unique[counts > 1]
+            raise BadInput(
+                f"{self.name}: ids has {len(doubled)} duplicates, the first is {doubled[0]!s}; a record id must name "
+                "one row"
+            )
+
+    @property
+    def n_fine(self) -> int:
+        return len(self.class_names)
+
+    def n_classes(self, space: LabelSpace) -> int:
+        return self.n_fine if space is LabelSpace.FINE else int(self._superclass().max()) + 1
+
+    def train_labels(self, space: LabelSpace) -> NDArray[np.int64]:
+        return self.train_y if space is LabelSpace.FINE else self._superclass()[self.train_y]
+
+    def test_labels(self, space: LabelSpace) -> NDArray[np.int64]:
+        return self.test_y if space is LabelSpace.FINE else self._superclass()[self.test_y]
+
+    def _superclass(self) -> NDArray[np.int64]:
+        if self.superclass is None:
+            raise BadInput(
+                f"{self.name} has no 'superclass' array, which the subclass scenario needs; add one (fine label -> "
+                "superclass) or choose the class or random scenario"
+            )
+        return self.superclass
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """The label side of a set, read from plain arrays."""
+
+    train_y: NDArray[np.int64]
+    test_y: NDArray[np.int64]
+    class_names: tuple[str, ...]
+    superclass: NDArray[np.int64] | None
+
+
+def labels_from_arrays(arrays: dict[str, NDArray], source: str) -> Labels:
+    """Labels of any integer dtype; without ``class_names`` the classes are called by their numbers."""
+    train_y, test_y = (_as_labels(f"{source}: {part}", arrays[part]) for part in ("train_y", "test_y"))
+    superclass = arrays.get("superclass")
+    class_names = arrays.get("class_names")
+    if class_names is not None:
+        if class_names.ndim != 1 or class_names.dtype.kind != "U":
+            raise BadInput(
+                f"{source}: class_names has shape {class_names.shape}, dtype {class_names.dtype}; it is a list of strings"
+            )
+        names = tuple(str(c) for c in class_names)
+    else:
+        largest = int(train_y.max()) if train_y.size else -1
+        n_classes = len(superclass) if superclass is not None and superclass.ndim == 1 else largest + 1
+        names = tuple(str(c) for c in range(n_classes))
+    return Labels(
+        train_y, test_y, names, None if superclass is None else _as_labels(f"{source}: superclass", superclass)
+    )
+
+
+def named_by(stem: str) -> tuple[str, str]:
+    """(data set, backbone): ``cifar10_r50`` is CIFAR-10 seen by r50, and any other name a data set of its own."""
+    dataset, _, backbone = stem.partition("_")
+    return (dataset, backbone) if dataset in PAPER_DATASETS and backbone else (stem, "features")
+
+
+def fingerprint(data: LabelledSet) -> str:
+    """SHA-256 over every array, whatever file it came from: the identity of the data."""
+    digest = hashlib.sha256()
+    for name in ("train_x", "train_y", "test_x", "test_y", "superclass"):
+        value = getattr(data, name)
+        if value is not None:
+            digest.update(f"{name} {value.dtype.str} {value.shape}".encode())
+            digest.update(np.ascontiguousarray(value).data)
+    digest.update("\0".join(data.class_names).encode())
+    return digest.hexdigest()
+
+
+def _read_array(archive: np.lib.npyio.NpzFile, name: str, path: Path) -> NDArray:
+    try:
+        array = archive[name]
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise BadInput(f"{path}: array {name!r} cannot be read ({error})") from error
+        raise BadInput(
+            f"{path}: array {name!r} is pickled (dtype object) and is not loaded; save it as plain numbers or strings"
+        ) from error
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise BadInput(f"{path}: array {name!r} is damaged ({error}); write the file again") from error
+    if not isinstance(array, np.ndarray):  # numpy gives the bytes of a member that is no .npy
+        raise BadInput(f"{path}: {name!r} is not a numpy array; write the file with numpy.savez")
+    return array
+
+
+def _as_labels(what: str, values: NDArray) -> NDArray[np.int64]:
+    if values.dtype.kind not in "iu":
+        raise BadInput(f"{what} has dtype {values.dtype}; labels are integers, save them as int64")
+    return values.astype(np.int64)
+
+
+def _check_labels(what: str, y: NDArray[np.int64], n_rows: int, n_classes: int) -> None:
+    if y.shape != (n_rows,):
+        raise BadInput(f"{what} has shape {y.shape}; it needs one label for each of the {n_rows} rows")
+    outside = np.flatnonzero((y < 0) | (y >= n_classes))
+    if outside.size:
+        raise BadInput(
+            f"{what} has {outside.size} labels outside 0..{n_classes - 1}, the first is {y[outside[0]]} in row "
+            f"{outside[0]}; labels must be 0..C-1 (class_names and superclass set C)"
+        )

@@ -1,0 +1,250 @@
+"""Weights of published models: which model a name means, where its file lies, what is in it: tensors only."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import hashlib
+import pickle
+import sys
+import tempfile
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import torch
+
+from unlearn_core.errors import BadInput
+
+Library = Literal["timm", "torchvision"]
+
+SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
+HUB_FILE = "model.safetensors"
+CONNECT_SECONDS = 5.0
+TENSORS_ONLY = "save it again with torch.save(model.state_dict(), FILE) or as safetensors"
+
+
+@dataclass(frozen=True)
+class PublishedModel:
+    """A model of a library under the library's own full name, and the resolution if it is not the model's own."""
+
+    library: Library
+    model: str
+    resolution: int | None = None
+
+
+# 224 is a multiple of the patch size 14 too, and costs a fifth of the tokens of the model's own 518
+ALIASES: Mapping[str, PublishedModel] = MappingProxyType(
+    {
+        f"dinov2-{size}": PublishedModel("timm", f"vit_{size}_patch14_dinov2.lvd142m", 224)
+        for size in ("small", "base", "large", "giant")
+    }
+)
+
+
+def find_model(name: str) -> PublishedModel:
+    """The model that ``name`` means: an alias, ``timm/NAME``, ``torchvision/NAME``, or NAME of timm, else of torchvision."""
+    if name in ALIASES:
+        return ALIASES[name]
+    import timm
+    from torchvision import models
+
+    # without its module argument, it lists detectors and segmenters as well
+    of_torchvision = models.list_models(module=models)
+    library, _, model = name.rpartition("/")
+    architecture, _, tag = model.partition(".")
+    if library in ("", "timm") and architecture in timm.list_models():
+        tags = timm.list_pretrained(f"{architecture}.*")
+        if tag and model not in tags:
+            raise BadInput(f"{architecture} has no weights {tag!r} in timm; there are {', '.join(tags) or 'none'}")
+        default_tag = timm_config(architecture).tag
+        return PublishedModel("timm", model if tag or not default_tag else f"{architecture}.{default_tag}")
+    if library in ("", "torchvision") and model in of_torchvision:
+        return PublishedModel("torchvision", model)
+    nearest = difflib.get_close_matches(name, {*ALIASES, *timm.list_models(), *of_torchvision}, cutoff=0.5)
+    raise BadInput(
+        f"unknown backbone {name!r}; the nearest are {', '.join(nearest)}"
+        if nearest
+        else f"unknown backbone {name!r}; take {', '.join(ALIASES)}, timm/NAME or torchvision/NAME"
+    )
+
+
+def timm_config(model: str) -> Any:
+    """What timm knows of a model and its weights, without building it: a ``timm.models.PretrainedCfg``."""
+    import timm
+
+    if (config := timm.get_pretrained_cfg(model)) is None:
+        raise BadInput(f"timm does not say how images are made ready for {model}; choose another model")
+    return config
+
+
+def find_weights(name: str, given: Path | None, data_root: Path, download: bool) -> Path:
+    """The weights file of a named backbone: the one given, else the one under ``data_root``, fetched there if asked."""
+    if given is not None:
+        if not given.is_file():
+            raise BadInput(f"no weights at {given}; --weights takes a .safetensors file or a state dict (.pth)")
+        return given
+    published = find_model(name)
+    folder = data_root / "weights"
+    for suffix in SUFFIXES:
+        if (path := folder / f"{published.model}{suffix}").is_file():
+            return path
+    source = _source(published)
+    by_hand = f"put {source.url} at {folder / published.model}{Path(source.file).suffix}, or give it as --weights FILE"
+    if not download:
+        raise BadInput(f"no weights for {name}; {by_hand}, or let --download fetch it")
+    try:
+        state = _download(published, source)
+    except _network_errors() as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BadInput(f"the download of the weights for {name} failed ({reason}); {by_hand}") from error
+    place = folder / f"{published.model}.safetensors"
+    _save(state, place)
+    return place
+
+
+def load_weights(path: Path) -> dict[str, torch.Tensor]:
+    """The named tensors of a safetensors file or a PyTorch state dict, also one level down or with a ``module.`` prefix."""
+    if not path.is_file():
+        raise BadInput(f"no weights at {path}; give a .safetensors file or a state dict (.pth)")
+    with path.open("rb") as file:
+        start = file.read(9)
+    # safetensors begins with the length of its JSON header, which may well look like the start of another format
+    is_safetensors = start[8:] == b"{" and int.from_bytes(start[:8], "little") < path.stat().st_size
+    if is_safetensors or path.suffix == ".safetensors":
+        state = _read_safetensors(path)
+    elif start.startswith((b"PK", b"\x80")):  # a zip archive, or a pickle as torch wrote before 1.6
+        state = _read_state_dict(path)
+    else:
+        raise BadInput(f"{path} is neither safetensors nor a PyTorch state dict; {TENSORS_ONLY}")
+    if isinstance(state, Mapping):
+        state = next((state[w] for w in ("state_dict", "model") if isinstance(state.get(w), Mapping)), state)
+    if not isinstance(state, Mapping) or not state:
+        raise BadInput(f"{path} holds no named tensors but a {type(state).__name__}; {TENSORS_ONLY}")
+    for key, value in state.items():
+        if not isinstance(key, str) or not isinstance(value, torch.Tensor):
+            raise BadInput(f"{path}: entry {key!r} has type {type(value).__name__}, not Tensor; {TENSORS_ONLY}")
+    wrapped_by_parallel = all(key.startswith("module.") for key in state)
+    return {key.removeprefix("module.") if wrapped_by_parallel else key: value for key, value in state.items()}
+
+
+def weights_fingerprint(path: Path) -> str:
+    """SHA-256 of the file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read_safetensors(path: Path) -> object:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise BadInput(f"{path} is not a whole safetensors file ({error}); fetch or write it again") from error
+
+
+def _read_state_dict(path: Path) -> object:
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of odd pickles and TorchScript archives, which it then refuses
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise BadInput(f"{path} holds pickled objects, which are not loaded; {TENSORS_ONLY}") from error
+    except Exception as error:  # the byte code of a damaged file ends in almost any exception
+        reason = (str(error).splitlines() or [""])[0]
+        raise BadInput(
+            f"{path} is a damaged state dict ({type(error).__name__}: {reason}); fetch or write it again"
+        ) from error
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where a library gets a model's weights."""
+
+    url: str
+    repository: str | None = None
+    """On the Hugging Face hub; None for a plain address."""
+
+    @property
+    def file(self) -> str:
+        return self.url.rpartition("/")[2]
+
+
+def _source(published: PublishedModel) -> _Source:
+    if published.library == "torchvision":
+        from torchvision.models import get_model_weights
+
+        return _Source(get_model_weights(published.model)["DEFAULT"].url)
+    from huggingface_hub import hf_hub_url
+
+    config = timm_config(published.model)
+    if config.hf_hub_id:
+        return _Source(hf_hub_url(config.hf_hub_id, config.hf_hub_filename or HUB_FILE), config.hf_hub_id)
+    if config.url:
+        return _Source(config.url)
+    raise BadInput(f"timm publishes no weights for {published.model}; give your own as --weights FILE")
+
+
+def _download(published: PublishedModel, source: _Source) -> dict[str, torch.Tensor]:
+    """The weights as the library itself fetches and loads them."""
+    if source.repository is None:
+        _reach(source)
+    else:
+        _reach_hub(source, source.repository)
+    if published.library == "torchvision":
+        from torchvision.models import get_model
+
+        return get_model(published.model, weights="DEFAULT").state_dict()
+    import timm
+
+    return timm.create_model(published.model, pretrained=True).state_dict()
+
+
+def _reach(source: _Source) -> None:
+    """Fail in seconds behind a silent firewall, where torch.hub would wait without limit."""
+    if (Path(torch.hub.get_dir()) / "checkpoints" / source.file).is_file():
+        return
+    try:
+        urlopen(Request(source.url, method="HEAD"), timeout=CONNECT_SECONDS).close()
+    except HTTPError as answer:  # somebody is there, and the download itself will say what is wrong
+        answer.close()
+
+
+def _reach_hub(source: _Source, repository: str) -> None:
+    """Fail in seconds without a network, where the hub's own download would try again for most of a minute."""
+    from huggingface_hub import get_hf_file_metadata, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if isinstance(try_to_load_from_cache(repository, source.file), str):
+        return
+    # as above
+    with contextlib.suppress(HfHubHTTPError):
+        get_hf_file_metadata(source.url, timeout=CONNECT_SECONDS)
+
+
+def _network_errors() -> tuple[type[Exception], ...]:
+    """What a download ends in without a network; httpx's errors, unlike those of requests and urllib, are no OSErrors."""
+    clients = [sys.modules[name] for name in ("httpx", "httpx2") if name in sys.modules]
+    return (OSError, HTTPException, *[client.HTTPError for client in clients])
+
+
+def _save(state: Mapping[str, torch.Tensor], place: Path) -> None:
+    """Write under another name first: the place holds a whole file or none."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place.parent, prefix=".download-") as unfinished:
+            written = Path(unfinished, place.name)
+            # safetensors refuses tensors that share memory or have gaps
+            save_file({key: value.contiguous().clone() for key, value in state.items()}, written)
+            written.replace(place)
+    except (OSError, SafetensorError) as error:
+        raise BadInput(f"cannot write {place} ({error}); make room or name another folder with --data-root") from error
