@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 class LocalBackend:
     """One worker, in this process: for debugging, and for machines without Ray."""
 
-    def __init__(self, root: Path, device: str = "cpu", threads: int = 1) -> None:
+    def __init__(self, root: Path, device: str = "cpu", threads: int = 1, deterministic: bool = False) -> None:
         from tasks.workers import Worker
 
-        self._worker: Worker = Worker(root, device, threads)
+        self._worker: Worker = Worker(root, device, threads, deterministic)
         self._job: Sequence[Step] | None = None
 
     def idle(self) -> Sequence[Hashable]:
@@ -81,12 +81,13 @@ def place_workers(
 class RayBackend:
     """Actors that each hold a ``Worker``; a dead one is replaced, and one is given jobs only once it has a place."""
 
-    def __init__(self, root: Path, placement: Placement) -> None:
+    def __init__(self, root: Path, placement: Placement, deterministic: bool = False) -> None:
         import ray
 
         self._ray: Any = ray
         self._root: Path = root
         self._placement: Placement = placement
+        self._deterministic: bool = deterministic
         self._actors: dict[int, Any] = {}
         self._starting: dict[ObjectRef, int] = {}
         self._jobs: dict[ObjectRef, tuple[int, Sequence[Step]]] = {}
@@ -104,7 +105,7 @@ class RayBackend:
         )
         device = "cuda" if placement.gpus > 0 else "cpu"
         worker, self._next = self._next, self._next + 1
-        self._actors[worker] = actor.remote(self._root, device, max(1, int(placement.cpus)))
+        self._actors[worker] = actor.remote(self._root, device, max(1, int(placement.cpus)), self._deterministic)
         self._starting[self._actors[worker].ready.remote()] = worker
 
     def idle(self) -> Sequence[Hashable]:

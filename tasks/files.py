@@ -3,5 +3,10 @@
 WEIGHTS = "weights.safetensors"
 RECORD = "record.json"
 ENTRY = "entry.json"
-ARRAYS = ("train_x", "train_y", "test_x", "test_y", "superclass", "class_names")
+ARRAYS = ("train_x", "train_y", "test_x", "test_y", "superclass", "class_names", "ids")
+LABELS = ARRAYS[1:2] + ARRAYS[3:]
+"""What goes with images or features, whatever was made of them."""
 MOMENTS = ("reference", "counts", "sums", "squares", "outer")
+SHARD = "features.npy"
+OMEGA = "omega.npy"
+SKETCH = ("train", "test")

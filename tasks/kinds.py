@@ -1,5 +1,7 @@
 """What each kind of step computes: it reads its needs from the store, calls the core, and writes plain files.
 
+How data comes in is in ``data_kinds``.
+
 A function gets the steps of one shape (the seeds of one method, say) and computes them as one stack; each step is
 published on its own.
 """
@@ -14,45 +16,25 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from tasks.files import ARRAYS, ENTRY, MOMENTS, RECORD, WEIGHTS
+from tasks.data_kinds import Write, compute_features, compute_images, compute_resized, compute_shard, load_arrays
+from tasks.files import ENTRY, MOMENTS, OMEGA, RECORD, SKETCH, WEIGHTS
 from tasks.holdings import Holdings
 from tasks.step import Kind, Step
 from tasks.store import Store, write_json
 from unlearn_core.audit.stein import stein_block
-from unlearn_core.data.datasets import load_dataset
-from unlearn_core.data.feature_set import FeatureSet, feature_set_from_arrays, fingerprint
+from unlearn_core.data.sketch import Sketch, semi_orthogonal, sketch, sketch_width
 from unlearn_core.data.splits import scenario_mask
-from unlearn_core.errors import BadInput
-from unlearn_core.nets.heads import HeadStack
-from unlearn_core.problem import Cell, Problem, make_cell, make_problem
+from unlearn_core.data.weights import load_weights
+from unlearn_core.nets.make import stored_network
+from unlearn_core.nets.resnet import ResNetStack
+from unlearn_core.problem import Cell, Inputs, Problem, make_cell
 from unlearn_core.proxies.statistics import Moments
 from unlearn_core.records import cell_entry, method_entry, reference_entry
 from unlearn_core.references import Trained, make_scorers, reference_records, train_reference
 from unlearn_core.spec import DirOnTest, LabelSpace, ProxySettings, RunSettings, Scenario
 from unlearn_core.unlearning import Reference, run_method
 
-Write = Callable[[Path], None]
 Compute = Callable[[Sequence[Step], Store, Holdings], list[Write]]
-
-
-def compute_features(steps: Sequence[Step], store: Store, holdings: Holdings) -> list[Write]:
-    """Bring a data set into the store, where every worker can map it."""
-    writes = []
-    for step in steps:
-        features = load_dataset(step.hints["source"])
-        if fingerprint(features) != step.config["fingerprint"]:
-            raise BadInput(f"{step.hints['source']} changed since the plan was made; run the command again")
-        writes.append(_features_writer(features))
-    return writes
-
-
-def _features_writer(features: FeatureSet) -> Write:
-    def write(directory: Path) -> None:
-        for name in ARRAYS:
-            if (value := getattr(features, name)) is not None:
-                np.save(directory / f"{name}.npy", np.asarray(value), allow_pickle=False)
-
-    return write
 
 
 def compute_statistics(steps: Sequence[Step], store: Store, holdings: Holdings) -> list[Write]:
@@ -73,7 +55,12 @@ def compute_reference(steps: Sequence[Step], store: Store, holdings: Holdings) -
     problem = _problem(steps[0], store, holdings)
     cells = [_cell(step, problem) for step in steps]
     config = steps[0].config
-    trained = train_reference(str(steps[0].kind), problem, config["arch"], cells, config["epochs"])
+    pretrained = None
+    if (place := steps[0].hints.get("initial")) is not None:
+        pretrained = holdings.get(f"initial/{config['initial']}", lambda: load_weights(Path(place)))
+    trained = train_reference(
+        str(steps[0].kind), problem, config["arch"], cells, config["epochs"], pretrained=pretrained
+    )
 
     def writer(k: int) -> Write:
         def write(directory: Path) -> None:
@@ -120,9 +107,45 @@ def compute_audit(steps: Sequence[Step], store: Store, holdings: Holdings) -> li
     return [writer(k) for k in range(len(steps))]
 
 
+def compute_sketch(steps: Sequence[Step], store: Store, holdings: Holdings) -> list[Write]:
+    """What the proxies of one ResNet see: a layer of it on every image, projected."""
+
+    def writer(step: Step) -> Write:
+        problem = _problem(step, store, holdings)
+        net = _trained([step.needs["base"]], store, holdings, problem).net
+        if not isinstance(net, ResNetStack):
+            raise TypeError("only a ResNet is sketched; a head's proxies see its features")
+        omega = np.load(store.path(step.needs["projection"]) / OMEGA, allow_pickle=False)
+
+        def write(directory: Path) -> None:
+            for part, inputs in zip(SKETCH, (problem.train_inputs, problem.test_inputs), strict=True):
+                sketched = sketch(net, inputs, omega, step.config["layer"])
+                np.save(directory / f"{part}.npy", sketched, allow_pickle=False)
+
+        return write
+
+    return [writer(step) for step in steps]
+
+
+def compute_projection(steps: Sequence[Step], store: Store, holdings: Holdings) -> list[Write]:
+    """Omega, once for all networks."""
+
+    def writer(step: Step) -> Write:
+        config = step.config
+        omega = semi_orthogonal(config["dim"], sketch_width(config["size"], config["layer"]), config["draw"])
+        return lambda directory: np.save(directory / OMEGA, omega, allow_pickle=False)
+
+    return [writer(step) for step in steps]
+
+
 COMPUTE: Mapping[Kind, Compute] = MappingProxyType(
     {
+        Kind.IMAGES: compute_images,
+        Kind.RESIZED: compute_resized,
+        Kind.SHARD: compute_shard,
         Kind.FEATURES: compute_features,
+        Kind.PROJECTION: compute_projection,
+        Kind.SKETCH: compute_sketch,
         Kind.STATISTICS: compute_statistics,
         Kind.BASE: compute_reference,
         Kind.RETRAIN: compute_reference,
@@ -135,26 +158,24 @@ COMPUTE: Mapping[Kind, Compute] = MappingProxyType(
 
 def _problem(step: Step, store: Store, holdings: Holdings) -> Problem:
     """The data of a step on this worker's device; with the cached statistics where the step names them."""
-    features_step, space = step.needs["features"], LabelSpace(step.config["space"])
-
-    def load() -> Problem:
-        return make_problem(_load_features(features_step, store), space, holdings.device)
-
-    problem = holdings.get(f"{features_step.id}/{space}", load)
+    data_step, space = step.needs.get("features") or step.needs["images"], LabelSpace(step.config["space"])
+    inputs = holdings.get(data_step.id, lambda: Inputs(load_arrays(data_step, store), holdings.device))
+    sketch_step = step.needs.get("sketch")
+    problem = holdings.get(
+        f"{data_step.id}/{space}/{sketch_step.id if sketch_step else None}",
+        lambda: Problem(inputs, space, _load_sketch(sketch_step, store)),
+    )
     if (statistics := step.needs.get("statistics")) is not None:
         # a cached property is an ordinary entry of the instance: the stored moments take its place
         problem.__dict__.setdefault("moments", _load_moments(store.path(statistics)))
     return problem
 
 
-def _load_features(step: Step, store: Store) -> FeatureSet:
-    directory = store.path(step)
-    arrays = {
-        name: np.load(directory / f"{name}.npy", mmap_mode="c", allow_pickle=False)
-        for name in ARRAYS
-        if (directory / f"{name}.npy").exists()
-    }
-    return feature_set_from_arrays(step.config["dataset"], arrays, source=str(directory))
+def _load_sketch(step: Step | None, store: Store) -> Sketch | None:
+    if step is None:
+        return None
+    arrays = (np.load(store.path(step) / f"{part}.npy", mmap_mode="c", allow_pickle=False) for part in SKETCH)
+    return Sketch(*arrays)
 
 
 def _load_moments(directory: Path) -> Moments:
@@ -163,11 +184,11 @@ def _load_moments(directory: Path) -> Moments:
 
 def _cell(step: Step, problem: Problem) -> Cell:
     """The forget request of a step; for a base network, which has none, a cell that forgets nothing."""
-    config, features = step.config, problem.features
+    config, data = step.config, problem.data
     if step.kind is Kind.BASE:
-        return make_cell(features, np.zeros(len(features.train_y), dtype=bool), config["seed"])
-    mask = scenario_mask(Scenario(config["scenario"]), config["key"], features.train_y, config["seed"])
-    return make_cell(features, mask, config["seed"])
+        return make_cell(data, np.zeros(len(data.train_y), dtype=bool), config["seed"])
+    mask = scenario_mask(Scenario(config["scenario"]), config["key"], data.train_y, config["seed"])
+    return make_cell(data, mask, config["seed"])
 
 
 def _trained(steps: Sequence[Step], store: Store, holdings: Holdings, problem: Problem) -> Trained:
@@ -176,7 +197,7 @@ def _trained(steps: Sequence[Step], store: Store, holdings: Holdings, problem: P
     def load(step: Step) -> dict[str, torch.Tensor]:
         return holdings.get(step.id, lambda: load_file(store.path(step) / WEIGHTS))
 
-    net = HeadStack.from_states([load(step) for step in steps], problem.device)
+    net = stored_network(steps[0].config["arch"], [load(step) for step in steps], problem.device)
     return Trained(net, tuple(store.read_json(step, RECORD)["seconds"] for step in steps))
 
 
@@ -184,7 +205,7 @@ def _reference(steps: Sequence[Step], store: Store, holdings: Holdings) -> Refer
     problem = _problem(steps[0], store, holdings)
     cells = [_cell(step, problem) for step in steps]
     base, retrain = (_trained([s.needs[role] for s in steps], store, holdings, problem) for role in ("base", "retrain"))
-    return Reference(problem, cells, base, retrain, make_scorers(problem, cells, retrain))
+    return Reference(problem, steps[0].config["arch"], cells, base, retrain, make_scorers(problem, cells, retrain))
 
 
 def _settings(step: Step) -> RunSettings:

@@ -13,7 +13,17 @@ from typing import Any
 
 
 class Kind(StrEnum):
+    IMAGES = "images"
+    """A data set's images as they are."""
+    RESIZED = "resized"
+    """The same at a network's size."""
+    SHARD = "shard"
+    """A backbone's features of a range of images."""
     FEATURES = "features"
+    PROJECTION = "projection"
+    """Omega, by which a layer is sketched."""
+    SKETCH = "sketch"
+    """A base network's layer, sketched on all images: what its proxies see."""
     STATISTICS = "statistics"
     BASE = "base"
     RETRAIN = "retrain"
@@ -34,6 +44,7 @@ class Step:
         config: plain JSON values; every one of them changes the id.
         needs: role -> the step whose result is read under that role.
         hints: what a worker must know to run it but the result does not depend on, such as a file's place; not hashed.
+        alone: never fused with others of its shape, because its network cannot be stacked; not hashed.
     """
 
     kind: Kind
@@ -41,6 +52,7 @@ class Step:
     needs: Mapping[str, Step] = field(default_factory=dict)
     hints: Mapping[str, Any] = field(default_factory=dict)
     version: int = 0
+    alone: bool = False
 
     def __post_init__(self) -> None:
         if self.version == 0:
@@ -63,6 +75,8 @@ class Step:
     @cached_property
     def shape(self) -> str:
         """Steps of one shape differ in their seed only: they may train as one stack."""
+        if self.alone:
+            return self.id
         rest = {name: value for name, value in self.config.items() if name != "seed"}
         shared = {role: step.id for role, step in self.needs.items() if "seed" not in step.config}
         return hash_of({"kind": str(self.kind), "version": self.version, "config": rest, "needs": shared})
@@ -76,7 +90,7 @@ class Step:
     def __str__(self) -> str:
         words = [
             str(self.config[name])
-            for name in ("dataset", "method", "arch", "scenario", "key", "seed")
+            for name in ("dataset", "part", "start", "size", "layer", "method", "arch", "scenario", "key", "seed")
             if name in self.config
         ]
         return f"{self.kind} {' '.join(words)} ({self.id[:12]})"

@@ -1,21 +1,24 @@
 """The step store: a step's directory appears complete or not at all.
 
-``root/steps/KIND/ID/`` holds the result files and ``DONE.json`` (identity, checksums, seconds). A step writes into
+``root/steps/KIND/ID/`` holds the result files and ``DONE.json`` (identity, checksums, seconds, versions). A step writes into
 ``root/tmp``, ``DONE.json`` last, and one atomic rename publishes it: what exists is complete, what is missing is recomputed.
 Works on any filesystem with atomic directory renames, shared ones included.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
+import platform
 import shutil
 import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +64,13 @@ class Store:
         scratch.mkdir(parents=True)
         write(scratch)
         files = {file.name: checksum(file) for file in sorted(scratch.iterdir())}
-        record = {"identity": step.identity, "files": files, "seconds": seconds, "finished": time.time()}
+        record = {
+            "identity": step.identity,
+            "files": files,
+            "seconds": seconds,
+            "finished": time.time(),
+            "versions": dict(versions()),
+        }
         _write_synced(scratch / DONE, json.dumps(record, indent=1))
         final = self.path(step)
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -113,6 +122,13 @@ class Store:
                 shutil.rmtree(directory, ignore_errors=True)
                 removed += 1
         return removed
+
+
+@functools.cache
+def versions() -> tuple[tuple[str, str], ...]:
+    """What computed a result: kept beside it, and no part of its identity."""
+    packages = ("numpy", "scipy", "torch", "torchvision", "timm", "ray")
+    return (("python", platform.python_version()), *((name, version(name)) for name in packages))
 
 
 def checksum(file: Path) -> str:

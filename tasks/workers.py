@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 from collections.abc import Sequence
@@ -20,7 +21,10 @@ from tasks.store import Store
 class Worker:
     """Holds what is expensive between jobs and computes one job at a time."""
 
-    def __init__(self, root: Path, device: str = "cpu", threads: int = 1) -> None:
+    def __init__(self, root: Path, device: str = "cpu", threads: int = 1, deterministic: bool = False) -> None:
+        if deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS refuses to be reproducible without
+            torch.use_deterministic_algorithms(True)
         self.store: Store = Store(root)
         self.holdings: Holdings = Holdings(device)
         self.threads: int = threads

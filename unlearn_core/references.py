@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import torch
 
 from unlearn_core.audit.scoring import Scorer
-from unlearn_core.nets.heads import HeadStack, head_widths
+from unlearn_core.nets.make import fresh_network
+from unlearn_core.nets.stack import NetworkStack, State
 from unlearn_core.problem import Cell, Problem
 from unlearn_core.records import ReferenceRecord
 from unlearn_core.seeding import derive_seed
-from unlearn_core.spec import HEAD_TRAINING, Visit, training_recipe
+from unlearn_core.spec import Visit, training_optimization, training_recipe
 from unlearn_core.training import EpochEnd, Member, train
 
 ROLES: tuple[str, ...] = ("base", "retrain", "floor")
@@ -22,18 +23,24 @@ ROLES: tuple[str, ...] = ("base", "retrain", "floor")
 class Trained:
     """A stack trained from scratch, one member per cell, and the seconds that each took."""
 
-    net: HeadStack
+    net: NetworkStack
     seconds: tuple[float, ...]
 
 
 def train_reference(
-    role: str, problem: Problem, arch: str, cells: Sequence[Cell], epochs: int = 50, on_epoch: EpochEnd | None = None
+    role: str,
+    problem: Problem,
+    arch: str,
+    cells: Sequence[Cell],
+    epochs: int,
+    on_epoch: EpochEnd | None = None,
+    pretrained: State | None = None,
 ) -> Trained:
     """Train ``base`` on D, ``retrain`` or ``floor`` on D_r, each from scratch.
 
     Base and retrain of a cell start from the same fresh weights, drawn from the cell's seed, so that what tells them
     apart is the data (and row orders), not the draw. The floor starts from other weights: it is what another seed
-    is to the retrain.
+    is to the retrain. With ``pretrained`` (images only) all start from those weights, and what is drawn is the classifier.
     """
     if role not in ROLES:
         raise ValueError(f"unknown role {role!r}; there are {', '.join(ROLES)}")
@@ -42,11 +49,11 @@ def train_reference(
     members = [
         Member(cell.seed, role, labels, None if role == "base" else torch.from_numpy(cell.forget)) for cell in cells
     ]
-    widths = head_widths(arch, problem.features.dim, problem.n_classes)
     draw = "floor" if role == "floor" else "network"
     generators = [torch.Generator().manual_seed(derive_seed(cell.seed, draw, "weights")) for cell in cells]
-    net = HeadStack.initialise(widths, generators, problem.device)
-    seconds = train(net, problem.train_inputs, members, training_recipe(visit, epochs), HEAD_TRAINING, on_epoch)
+    net = fresh_network(arch, problem.train_inputs, problem.n_classes, generators, pretrained)
+    recipe = training_recipe(visit, epochs)
+    seconds = train(net, problem.train_inputs, members, recipe, training_optimization(arch), on_epoch)
     return Trained(net, (seconds,) * len(cells))
 
 

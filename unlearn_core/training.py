@@ -141,6 +141,7 @@ class _Run:
             true_labels = torch.stack([member.labels for member in members]).to(net.device)
             self.moving = self._salient_weights(recipe.saliency_share, true_labels)
         self.optimizer: torch.optim.Optimizer = _optimizer(self.parameters, optimization)
+        net.use_batch_statistics(recipe.batch_statistics)
 
     def sweep(self, sweep: Pass) -> None:
         """One pass over the visited rows, in each member's own fresh order."""
@@ -179,6 +180,7 @@ class _Run:
 
     def _salient_weights(self, share: float, labels: torch.Tensor) -> list[list[torch.Tensor]]:
         """For each member, 1 at the ``share`` of its weights with the largest |sum of forget-loss gradients|, else 0."""
+        self.net.use_batch_statistics(False)  # the gradient of the network as it stands, which measuring must not move
         sums = [[torch.zeros_like(tensor) for tensor in tensors] for tensors in self.parameters]
         forget = torch.stack(self.rows[Visit.FORGET]).to(self.net.device)
         for start in range(0, forget.shape[1], self.optimization.batch_size):

@@ -19,8 +19,8 @@ from unlearn_core.errors import BadInput
 from unlearn_core.eta import EtaSearch, find_eta_max, h_curve, mean_lse_shift
 from unlearn_core.finalizers import FINALIZERS
 from unlearn_core.finalizers.distill import distill, distillation_member
-from unlearn_core.finalizers.least_squares import add_to_last_layer, fit_last_layer_shift
-from unlearn_core.nets.heads import HeadStack
+from unlearn_core.finalizers.least_squares import fit_last_layer_shift
+from unlearn_core.nets.stack import NetworkStack
 from unlearn_core.problem import Cell, Problem
 from unlearn_core.proxies import EmpiricalProxy, GaussianProxy, Shrinkage, fit_proxy
 from unlearn_core.proxies.empirical import NOWHERE, Membership
@@ -28,13 +28,13 @@ from unlearn_core.records import EpochMetrics, MethodRecord, Scores, TargetRecor
 from unlearn_core.references import Trained
 from unlearn_core.spec import (
     BASELINES,
-    HEAD_UNLEARNING,
     METHODS,
     PROXIES,
     DirOnTest,
     ProxySettings,
     RunSettings,
     Toward,
+    unlearning_optimization,
 )
 from unlearn_core.target import floor_lost_classes, log_target
 from unlearn_core.training import Member, train
@@ -49,6 +49,7 @@ class Reference:
     """What a method is run on and measured against: the cells with their base and retrain."""
 
     problem: Problem
+    arch: str
     cells: Sequence[Cell]
     base: Trained
     retrain: Trained
@@ -57,6 +58,8 @@ class Reference:
     def __post_init__(self) -> None:
         if not len(self.cells) == self.base.net.n_members == self.retrain.net.n_members == len(self.scorers):
             raise ValueError("each cell needs one base, one retrain and one scorer")
+        if self.problem.sketch is not None and len(self.cells) != 1:
+            raise ValueError("a sketch belongs to one base network")
 
 
 def run_method(
@@ -72,7 +75,7 @@ def run_method(
 
 def _run_baseline(method: str, reference: Reference, preset: str, progress: Progress | None) -> list[MethodRecord]:
     problem, base = reference.problem, reference.base.net
-    recipe = baseline_recipe(method, preset)
+    recipe, optimization = baseline_recipe(method, preset), unlearning_optimization(reference.arch)
     needs_teacher = any(t.toward is Toward.TEACHER for p in recipe.phases for s in p.passes for t in s.loss)
     started = time.perf_counter()
     members = [
@@ -88,7 +91,7 @@ def _run_baseline(method: str, reference: Reference, preset: str, progress: Prog
     prepared = (time.perf_counter() - started) / len(members)
     student = base.select(range(base.n_members))
     history = _History(student, reference.scorers, [prepared] * len(members), progress)
-    seconds = train(student, problem.train_inputs, members, recipe, HEAD_UNLEARNING, history.end_epoch)
+    seconds = train(student, problem.train_inputs, members, recipe, optimization, history.end_epoch)
     return [
         _method_record(method, epochs, prepared + seconds, reference.retrain.seconds[k])
         for k, epochs in enumerate(history.members)
@@ -109,9 +112,9 @@ class _History:
     """Scores every member after every epoch."""
 
     def __init__(
-        self, student: HeadStack, scorers: Sequence[Scorer], prepared: Sequence[float], progress: Progress | None
+        self, student: NetworkStack, scorers: Sequence[Scorer], prepared: Sequence[float], progress: Progress | None
     ) -> None:
-        self.student: HeadStack = student
+        self.student: NetworkStack = student
         self.scorers: Sequence[Scorer] = scorers
         self.prepared: Sequence[float] = prepared
         self.progress: Progress | None = progress
@@ -175,7 +178,7 @@ def _make_targets(method: str, reference: Reference, settings: ProxySettings) ->
             started = time.perf_counter()
             proxy = fit_proxy(
                 method,
-                problem.features.train_x,
+                problem.proxy_train,
                 problem.labels,
                 cell.forget,
                 problem.n_classes,
@@ -183,7 +186,7 @@ def _make_targets(method: str, reference: Reference, settings: ProxySettings) ->
                 Shrinkage(settings.shrinkage),
                 moments,
             )
-            signal = proxy.signal(problem.features.train_x) if isinstance(proxy, GaussianProxy) else None
+            signal = proxy.signal(problem.proxy_train) if isinstance(proxy, GaussianProxy) else None
             fits[key] = (proxy, signal, time.perf_counter() - started)
         proxy, signal, fit_seconds = fits[key]
         started = time.perf_counter()
@@ -217,7 +220,9 @@ def _finalize_kl(
         for k in active
     ]
     history = _History(student, [reference.scorers[k] for k in active], [targets[k].seconds for k in active], progress)
-    seconds = distill(student, problem.train_inputs, members, history.end_epoch)
+    seconds = distill(
+        student, problem.train_inputs, members, unlearning_optimization(reference.arch), history.end_epoch
+    )
     return {k: (history.members[i], targets[k].seconds + seconds) for i, k in enumerate(active)}
 
 
@@ -229,7 +234,7 @@ def _finalize_mse(
         started = time.perf_counter()
         phi = base.penultimate(k, reference.problem.train_inputs).double().cpu().numpy()
         shift = _finite_shift(target)
-        student = add_to_last_layer(base, k, *fit_last_layer_shift(phi, shift))
+        student = base.with_shifted_last_layer(k, *fit_last_layer_shift(phi, shift))
         seconds = target.seconds + time.perf_counter() - started
         scores = reference.scorers[k].score(student, 0)
         results[k] = ([EpochMetrics(1, seconds, scores)], seconds)
@@ -281,7 +286,7 @@ def _target_record(reference: Reference, k: int, target: _Target, settings: Prox
             **common,
         )
     log_base = log_probabilities(target.logits)
-    log_proxy, log_retain_proxy = target.proxy.log_posteriors(reference.problem.features.train_x)
+    log_proxy, log_retain_proxy = target.proxy.log_posteriors(reference.problem.proxy_train)
     before, after = mean_kl(log_base, log_proxy), mean_kl(log_base, log_retain_proxy)
     log_retrain = log_probabilities(
         reference.retrain.net.logits(k, reference.problem.train_inputs).double().cpu().numpy()
@@ -305,7 +310,7 @@ def _score_target(reference: Reference, k: int, target: _Target, settings: Proxy
     problem, cell = reference.problem, reference.cells[k]
     test_logits = reference.base.net.logits(k, problem.test_inputs).double().cpu().numpy()
     if isinstance(target.proxy, EmpiricalProxy):
-        test_labels = problem.features.test_labels(problem.space)
+        test_labels = problem.data.test_labels(problem.space)
         unseen = np.full(len(test_labels), NOWHERE)
         gone = unseen
         if settings.dir_on_test is DirOnTest.AS_FORGOTTEN:
@@ -313,6 +318,6 @@ def _score_target(reference: Reference, k: int, target: _Target, settings: Proxy
         on_test = target.proxy.log_target(test_logits, Membership(unseen, gone))
     else:
         eta = target.search.eta_max if target.search else 0.0
-        on_test = log_target(test_logits, target.proxy.signal(problem.features.test_x), eta)
+        on_test = log_target(test_logits, target.proxy.signal(problem.proxy_test), eta)
     on_test = floor_lost_classes(on_test, test_logits, target.lost_classes)
     return reference.scorers[k].score_arrays(on_test, target.log_target[cell.forget])

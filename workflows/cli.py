@@ -72,7 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
         "subclass 0. Running it again continues where it stopped and repeats nothing.",
         "unlearn run --dataset features.npz --scenario class --key 3 --methods lda-2c,ft --seeds 0,1",
     )
-    run.add_argument("--dataset", default="digits", help="a name (digits) or the path of a feature set (.npz)")
+    run.add_argument("--dataset", default="digits", help=_DATASETS)
     run.add_argument(
         "--arch", default="mlp1", type=_one_of(ARCHITECTURES), metavar="ARCH", help=", ".join(ARCHITECTURES)
     )
@@ -80,17 +80,20 @@ def build_parser() -> argparse.ArgumentParser:
         "--scenario", default="subclass", type=_one_of(tuple(Scenario)), metavar="SCENARIO", help=_SCENARIOS
     )
     run.add_argument("--key", default=0, type=int, help="the label to forget, or for random the number of rows")
+    _add_data(run)
     _add_common(run, out="runs/latest")
     _add_machine(run)
 
     grid = command(
         "grid",
         "run many variants as a DAG on Ray",
-        "Run any part of the grid. Lists are comma-separated or repeated options; with none, all architectures, "
-        "scenarios and keys. Running it again continues where it stopped and repeats nothing.",
+        "Run any part of the grid. Lists are comma-separated or repeated options; with none, the paper's 112 variants: "
+        "CIFAR-10 and CIFAR-100, heads on DINOv2 features and ResNet-18, all scenarios and keys. Running it again "
+        "continues where it stopped and repeats nothing.",
         "unlearn grid --dataset digits --arch mlp1,linear --scenario class --scenario random --out runs/digits",
     )
     _add_selection(grid)
+    _add_data(grid)
     _add_common(grid, out="runs/grid")
     _add_machine(grid)
 
@@ -98,13 +101,31 @@ def build_parser() -> argparse.ArgumentParser:
         "plan",
         "what a grid would run: steps, what is done, what is shared, how long",
         "Show the same selection as 'grid' without running it: steps by kind, how many are done already, what is shared "
-        "between cells, and an estimate of the time left from rates measured in this store or on this machine.",
+        "between cells, and an estimate of the time left from rates measured in this store or on this machine. CIFAR can be "
+        "planned before it is there.",
         "unlearn plan --dataset digits --arch mlp1 --out runs/digits",
     )
     _add_selection(plan)
+    _add_data(plan)
     _add_common(plan, out="runs/grid")
     plan.add_argument("--workers", default=2, type=_positive, help="workers to estimate for")
     plan.add_argument("--steps", action="store_true", help="list every step with its id")
+
+    features = command(
+        "features",
+        "compute a backbone's features of a data set and write them to a file",
+        "Run a frozen backbone over a data set's images, shard by shard, and write a feature set file for 'grid "
+        "--features' and 'run --dataset'. A run that stopped goes on where it was, and a grid on the same --out uses the "
+        "same shards.",
+        "unlearn features --dataset cifar10 --data-root data --download --file cifar10_dinov2.npz",
+    )
+    features.add_argument("--dataset", default="cifar10", help=_DATASETS)
+    features.add_argument(
+        "--file", type=Path, help="the feature set to write; by default DATASET_BACKBONE.npz in the current folder"
+    )
+    _add_data(features, trains=False)
+    features.add_argument("--out", default=Path("runs/grid"), type=Path, help="the step store that keeps the shards")
+    _add_machine(features, tracks=False)
 
     status = command(
         "status",
@@ -141,18 +162,72 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+_DATASETS = "digits, cifar10, cifar100, the path of a feature set or of images (.npz), or a folder of images"
 _SCENARIOS = "class: forget a label; subclass: train on superclasses, forget a fine label; random: forget rows"
 _TRACKING = "MLflow server or database; by default sqlite below --out"
 
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("which part of the grid")
-    group.add_argument("--dataset", default="digits", help="a name (digits) or the path of a feature set (.npz)")
     group.add_argument(
-        "--arch", action="append", type=_list_of(ARCHITECTURES), metavar="A,A", help=", ".join(ARCHITECTURES)
+        "--dataset",
+        action="append",
+        type=_names,
+        metavar="D,D",
+        help=f"{_DATASETS}; by default cifar10,cifar100",
+    )
+    group.add_argument(
+        "--features", type=Path, metavar="FILE", help="a feature set (.npz) in the place of a backbone's features"
+    )
+    group.add_argument(
+        "--arch",
+        action="append",
+        type=_list_of(ARCHITECTURES),
+        metavar="A,A",
+        help=f"{', '.join(ARCHITECTURES)}; by default all that the data allows",
     )
     group.add_argument("--scenario", action="append", type=_list_of(tuple(Scenario)), metavar="S,S", help=_SCENARIOS)
     group.add_argument("--key", action="append", type=_integers, metavar="K,K", help="labels, or numbers of rows")
+
+
+def _add_data(parser: argparse.ArgumentParser, trains: bool = True) -> None:
+    data = parser.add_argument_group("images and backbones")
+    data.add_argument("--data-root", default=Path("data"), type=Path, help="where CIFAR and weights lie")
+    data.add_argument("--download", action="store_true", help="fetch data sets and weights that are not there")
+    data.add_argument(
+        "--image-size",
+        type=_positive,
+        metavar="PX",
+        help="side to which a folder's images of different sizes are brought",
+    )
+    data.add_argument(
+        "--backbone",
+        default="dinov2-small",
+        metavar="NAME",
+        help="dinov2-small, or any classifier of timm or torchvision, such as timm/vit_base_patch16_224",
+    )
+    data.add_argument("--weights", type=Path, metavar="FILE", help="its weights: safetensors or a state dict")
+    data.add_argument("--resolution", type=_positive, metavar="PX", help="what it sees; by default its own")
+    data.add_argument("--interpolation", choices=("bicubic", "bilinear"), help="by default its own")
+    data.add_argument("--mean", type=_colour, metavar="R,G,B", help="of its input in [0, 1]; by default its own")
+    data.add_argument("--std", type=_colour, metavar="R,G,B", help="by default its own")
+    data.add_argument("--half", action="store_true", help="store features as float16")
+    data.add_argument(
+        "--shard-images",
+        default=1024,
+        type=_positive,
+        metavar="N",
+        help="images that are computed and resumed as one step",
+    )
+    if not trains:
+        return
+    resnet = parser.add_argument_group("ResNet-18")
+    resnet.add_argument(
+        "--resnet-weights", default="imagenet", metavar="W", help="what it starts from: imagenet, random or a file"
+    )
+    resnet.add_argument("--resnet-size", default=64, type=_positive, metavar="PX", help="side of the images it sees")
+    resnet.add_argument("--sketch-layer", default="layer3", metavar="NAME", help="the layer that its proxies see")
+    resnet.add_argument("--sketch-dim", default=512, type=_positive, metavar="K", help="dimensions of the sketch")
 
 
 def _add_common(parser: argparse.ArgumentParser, out: str) -> None:
@@ -172,11 +247,13 @@ def _add_common(parser: argparse.ArgumentParser, out: str) -> None:
         choices=[str(choice) for choice in DirOnTest],
         help="what dir and dir-2c say of test points, for their target rows",
     )
-    what.add_argument("--epochs", default=50, type=_positive, help="training epochs of base, retrain and floor")
+    what.add_argument(
+        "--epochs", type=_positive, help="training epochs of base, retrain and floor; by default 50, for ResNet-18 20"
+    )
     parser.add_argument("--out", default=Path(out), type=Path, help="step store, results, figures and MLflow database")
 
 
-def _add_machine(parser: argparse.ArgumentParser) -> None:
+def _add_machine(parser: argparse.ArgumentParser, tracks: bool = True) -> None:
     where = parser.add_argument_group("where to run")
     where.add_argument(
         "--address", help="a Ray cluster, 'auto' within a job; by default a local Ray, started and stopped"
@@ -189,6 +266,13 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
     )
     where.add_argument("--local", action="store_true", help="in this process, without Ray: the same results")
     where.add_argument("--device", default="cpu", help="with --local: where networks train, such as cuda:0")
+    where.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="on GPUs: float32 and reproducible kernels only; on CPUs results are reproducible anyway",
+    )
+    if not tracks:
+        return
     where.add_argument("--tracking-uri", help=_TRACKING)
     where.add_argument("--no-tracking", action="store_true", help="leave MLflow out; 'unlearn sync' can add it later")
 
@@ -238,6 +322,23 @@ def _list_of(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
         return tuple(names)
 
     return parse
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not names:
+        raise argparse.ArgumentTypeError("names nothing")
+    return names
+
+
+def _colour(text: str) -> tuple[float, ...]:
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        values = ()
+    if len(values) != 3:
+        raise argparse.ArgumentTypeError(f"{text!r} is not three numbers such as 0.485,0.456,0.406")
+    return values
 
 
 def _integers(text: str) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
@@ -11,9 +12,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
 
 from tasks.executor import State
 from tasks.step import Kind, Step, closure
@@ -23,23 +27,24 @@ from tracking.results_tree import read_entries, tree_path
 from tracking.tables import benchmark, render
 from tracking.tracked import default_tracking_uri
 from unlearn_core.errors import BadInput
-from unlearn_core.spec import ARCHITECTURES, METHODS, SEEDS, Scenario, Variant
+from unlearn_core.spec import HEADS, METHODS, PAPER_DATASETS, SEEDS, Scenario, Variant
 from workflows import explain as explanation
 from workflows import results
 from workflows.cli import EXIT_FAILED_STEPS, chosen, settings_of
-from workflows.display import Display, counts_table, duration
+from workflows.display import Display, EstimateLeft, counts_table, duration
 from workflows.engine import Machine, Outcome, run_plan, save_plan
-from workflows.grid import Source, cell_step, choose_variants, open_source
+from workflows.grid import cell_step, choose_variants
 from workflows.layout import Layout, read_json
-from workflows.rates import Rates
+from workflows.rates import GpuModel, Rates
+from workflows.sources import DataOptions, Source, open_sources
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """One variant, then its table and figure."""
     _check_device(arguments)
-    source = open_source(arguments.dataset)
+    source = open_sources(data_options(arguments, [arguments.dataset]), [arguments.arch])[0]
     variants = choose_variants(source, [arguments.arch], [Scenario(arguments.scenario)], [arguments.key])
-    outcome = _run(source, variants, arguments, console)
+    outcome = _run([Part(source, variants)], arguments, console)
     if not outcome.state.failures:
         _print_variant(source, variants[0], arguments, console)
     return _conclude(outcome, arguments, console)
@@ -48,40 +53,84 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 def grid(arguments: argparse.Namespace, console: Console) -> int:
     """Many variants."""
     _check_device(arguments)
-    source, variants = _selection(arguments)
-    return _conclude(_run(source, variants, arguments, console), arguments, console)
+    return _conclude(_run(_selection(arguments), arguments, console), arguments, console)
+
+
+def features(arguments: argparse.Namespace, console: Console) -> int:
+    """A backbone's features of a data set, as a file."""
+    _check_device(arguments)
+    source = open_sources(data_options(arguments, [arguments.dataset]), HEADS)[0]
+    if "images" not in source.data.needs:
+        raise BadInput(
+            f"{arguments.dataset} holds features already; give images: cifar10, cifar100, a file or a folder"
+        )
+    file: Path = arguments.file or Path(f"{source.name}_{source.backbone}.npz")
+    if file.suffix != ".npz":
+        raise BadInput(f"--file {file} must end in .npz, as feature sets do")
+    layout = Layout(arguments.out)
+    rates = Rates(Store(layout.store), [source])
+    display = Display(console, f"{source.name}: features by {arguments.backbone}", _estimate(rates, arguments))
+    outcome = run_plan([source.data], layout, _machine(arguments), results.Recorder(layout, None, track=False), display)
+    if not outcome.state.failures:
+        from tasks.data_kinds import write_features  # brings torch, which other commands do without
+
+        write_features(source.data, Store(layout.store), file)
+        _speaker(console)(f"features: {file}")
+    return _conclude(outcome, arguments, console, f"unlearn grid --features {file}")
 
 
 def plan(arguments: argparse.Namespace, console: Console) -> int:
     """What ``grid`` would do."""
-    source, variants = _selection(arguments)
-    cells = _cells(source, variants, arguments)
+    parts = _selection(arguments, planning=True)
+    cells = _cells(parts, arguments)
     layout, steps = Layout(arguments.out), closure(cells)
     store = Store(layout.store)
     state = State(steps)
     state.cached = {step.id for step in steps if store.has(step)}
     save_plan(layout, steps)
     n_methods = sum(step.kind is Kind.UNLEARN for step in steps)
+    n_variants = sum(len(part.variants) for part in parts)
     say = _speaker(console)
-    say(f"{len(variants)} variants, {len(cells)} cells, {n_methods} method runs, {len(steps)} steps")
-    console.print(counts_table(state.counts(), ""))
+    say(f"{n_variants} variants, {len(cells)} cells, {n_methods} method runs, {len(steps)} steps")
+    for missing in dict.fromkeys(missing for part in parts for missing in part.source.missing):
+        say(f"not there yet: {missing}")
+    if any(part.source.missing for part in parts):
+        say("planned from published sizes all the same; 'cached' then counts nothing that depends on what is missing")
     uses = Counter(needed.id for step in steps for needed in step.needs.values() if step.kind is Kind.UNLEARN)
-    for kind in (Kind.FEATURES, Kind.STATISTICS, Kind.BASE, Kind.RETRAIN):
+    for kind in (Kind.FEATURES, Kind.RESIZED, Kind.SKETCH, Kind.STATISTICS, Kind.BASE, Kind.RETRAIN):
         users = [uses[step.id] for step in steps if step.kind is kind]
         if users:
             say(f"each {kind} step is shared by {min(users)} to {max(users)} method runs")
-    rates = Rates(store, source)
+    rates = Rates(store, [part.source for part in parts])
     left = [step for step in steps if step.id not in state.cached]
+    console.print(_costs(state, left, rates))
     seconds = rates.total(left)
     measured = sum(rates.seconds(step)[1] for step in left)
     say(
         f"about {duration(seconds / arguments.workers)} left on {arguments.workers} workers ({duration(seconds)} of work; "
         f"{measured} of {len(left)} steps from times measured in this store, the rest from this machine's GEMM rate)"
     )
+    gpu = GpuModel()
+    say(f"about {sum(gpu.seconds(rates.work(step)) for step in left) / 3600:.1f} GPU-hours left, by a model: {gpu}")
     if arguments.steps:
         for step in steps:
             say(f"{step.id[:12]} {'cached ' if step.id in state.cached else 'to run '} {step}")
     return 0
+
+
+def _costs(state: State, left: Sequence[Step], rates: Rates) -> Table:
+    """Steps by kind, and what those still to run will cost."""
+    table, gpu = Table(box=None, pad_edge=False), GpuModel()
+    table.add_column("steps")
+    for column in ("total", "cached", "to run", "hours on one worker", "GPU-hours"):
+        table.add_column(column, justify="right")
+    for kind, count in state.counts().items():
+        to_run = [step for step in left if step.kind == kind]
+        hours, gpu_hours = rates.total(to_run) / 3600, sum(gpu.seconds(rates.work(step)) for step in to_run) / 3600
+        table.add_row(
+            kind, str(count["total"]), str(count["cached"]), str(len(to_run)), f"{hours:.2f}", f"{gpu_hours:.2f}"
+        )
+    return table
 
 
 def status(arguments: argparse.Namespace, console: Console) -> int:
@@ -148,35 +197,77 @@ def ui(arguments: argparse.Namespace, console: Console) -> int:
         server.wait()
 
 
-def _selection(arguments: argparse.Namespace) -> tuple[Source, list[Variant]]:
-    source = open_source(arguments.dataset)
+@dataclass(frozen=True)
+class Part:
+    """The chosen variants on one source."""
+
+    source: Source
+    variants: Sequence[Variant]
+
+
+def data_options(arguments: argparse.Namespace, datasets: Sequence[str]) -> DataOptions:
+    """What the options say about data."""
+    names = {field.name for field in dataclasses.fields(DataOptions)} - {"datasets", "features"}
+    given = {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
+    file = getattr(arguments, "features", None)
+    if file is not None and getattr(arguments, "dataset", None):
+        raise BadInput("--features is a data set of its own; leave --dataset out")
+    return DataOptions(datasets=tuple(datasets), features=file, **given)
+
+
+def _selection(arguments: argparse.Namespace, planning: bool = False) -> list[Part]:
+    options = data_options(arguments, chosen(arguments.dataset, PAPER_DATASETS))
+    archs = None if arguments.arch is None else chosen(arguments.arch, ())
     scenarios = [Scenario(name) for name in chosen(arguments.scenario, tuple(Scenario))]
     keys = None if arguments.key is None else chosen(arguments.key, ())
-    return source, choose_variants(source, chosen(arguments.arch, ARCHITECTURES), scenarios, keys)
+    parts = []
+    for source in open_sources(options, archs, planning):
+        wanted = [arch for arch in archs or source.archs if arch in source.archs]
+        parts.append(Part(source, choose_variants(source, wanted, scenarios, keys)))
+    return [part for part in parts if part.variants]
 
 
-def _cells(source: Source, variants: Sequence[Variant], arguments: argparse.Namespace) -> list[Step]:
+def _cells(parts: Sequence[Part], arguments: argparse.Namespace) -> list[Step]:
     settings, methods = settings_of(arguments), chosen(arguments.methods, METHODS)
     seeds = chosen(arguments.seeds, SEEDS)
-    return [cell_step(source, variant, seed, methods, settings) for variant in variants for seed in seeds]
+    return [
+        cell_step(part.source, variant, seed, methods, settings)
+        for part in parts
+        for variant in part.variants
+        for seed in seeds
+    ]
 
 
-def _run(source: Source, variants: Sequence[Variant], arguments: argparse.Namespace, console: Console) -> Outcome:
+def _run(parts: Sequence[Part], arguments: argparse.Namespace, console: Console) -> Outcome:
     layout = Layout(arguments.out)
-    cells = _cells(source, variants, arguments)
-    rates = Rates(Store(layout.store), source)
+    cells = _cells(parts, arguments)
+    rates = Rates(Store(layout.store), [part.source for part in parts])
+    variants = [variant for part in parts for variant in part.variants]
+    names = ", ".join(dict.fromkeys(part.source.name for part in parts))
+    title = str(variants[0]) if len(variants) == 1 else f"{names}: {len(variants)} variants, {len(cells)} cells"
+    recorder = results.Recorder(layout, arguments.tracking_uri, track=not arguments.no_tracking)
+    return run_plan(cells, layout, _machine(arguments), recorder, Display(console, title, _estimate(rates, arguments)))
+
+
+def _estimate(rates: Rates, arguments: argparse.Namespace) -> EstimateLeft:
     workers = 1 if arguments.local else arguments.workers or os.cpu_count() or 1
 
     def estimate(state: State) -> float:
         settled = state.cached | state.done | set(state.failures)
         return rates.total([step for step in state.steps if step.id not in settled]) / workers
 
-    title = str(variants[0]) if len(variants) == 1 else f"{source.name}: {len(variants)} variants, {len(cells)} cells"
-    machine = Machine(
-        arguments.local, arguments.address, arguments.workers, arguments.gpus_per_worker, arguments.device
+    return estimate
+
+
+def _machine(arguments: argparse.Namespace) -> Machine:
+    return Machine(
+        arguments.local,
+        arguments.address,
+        arguments.workers,
+        arguments.gpus_per_worker,
+        arguments.device,
+        arguments.deterministic,
     )
-    recorder = results.Recorder(layout, arguments.tracking_uri, track=not arguments.no_tracking)
-    return run_plan(cells, layout, machine, recorder, Display(console, title, estimate))
 
 
 def _print_variant(source: Source, variant: Variant, arguments: argparse.Namespace, console: Console) -> None:
@@ -192,7 +283,7 @@ def _print_variant(source: Source, variant: Variant, arguments: argparse.Namespa
     say(f"figure: {figures[-1]}")
 
 
-def _conclude(outcome: Outcome, arguments: argparse.Namespace, console: Console) -> int:
+def _conclude(outcome: Outcome, arguments: argparse.Namespace, console: Console, following: str | None = None) -> int:
     """The last lines of a run: what ran, what failed and how to see more."""
     say, state = _speaker(console), outcome.state
     say(outcome.tracking)
@@ -207,7 +298,7 @@ def _conclude(outcome: Outcome, arguments: argparse.Namespace, console: Console)
     if causes:
         say(f"{len(state.failures) - len(causes)} more steps needed those; the same command tries them again")
         return EXIT_FAILED_STEPS
-    say(f"next: unlearn ui --out {arguments.out}")
+    say(f"next: {following or f'unlearn ui --out {arguments.out}'}")
     return 0
 
 
@@ -227,4 +318,4 @@ def _speaker(console: Console):
     return lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-__all__ = ["explain", "grid", "plan", "run", "status", "sync", "ui"]
+__all__ = ["explain", "features", "grid", "plan", "run", "status", "sync", "ui"]

@@ -30,6 +30,7 @@ class Machine:
     workers: int | None = None
     gpus_per_worker: float | None = None
     device: str = "cpu"
+    deterministic: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,17 @@ class Outcome:
     tracking: str
 
 
-def run_plan(cells: Sequence[Step], layout: Layout, machine: Machine, recorder: Recorder, display: Display) -> Outcome:
-    """Run every step behind ``cells`` that is not in the store. Interrupting it loses the steps in flight only."""
+def run_plan(
+    targets: Sequence[Step], layout: Layout, machine: Machine, recorder: Recorder, display: Display
+) -> Outcome:
+    """Run every step behind ``targets`` that is not in the store, and record those that are cells.
+
+    Interrupting it loses the steps in flight only.
+    """
     started = time.perf_counter()
     store = Store(layout.store)
     store.clean_scratch()
-    steps = closure(cells)
+    steps = closure(targets)
     save_plan(layout, steps)
     state = State(steps)
     state.cached, state.damages = find_cached(steps, store)
@@ -57,7 +63,7 @@ def run_plan(cells: Sequence[Step], layout: Layout, machine: Machine, recorder: 
         if state.left:
             backend = stack.enter_context(_backend(layout, machine))
             recorder.use_ray(not machine.local)
-            recorder.record([step for step in cells if step.id in state.cached])
+            recorder.record([step for step in targets if step.id in state.cached and step.kind is Kind.AUDIT])
             execute(
                 state,
                 backend,
@@ -65,7 +71,7 @@ def run_plan(cells: Sequence[Step], layout: Layout, machine: Machine, recorder: 
                 on_change=lambda current: _show(layout, current, display),
             )
         else:
-            recorder.record(cells)
+            recorder.record([step for step in targets if step.kind is Kind.AUDIT])
         tracking = recorder.finish()
     _write_failures(layout, state)
     return Outcome(state, time.perf_counter() - started, tracking)
@@ -76,13 +82,15 @@ def _backend(layout: Layout, machine: Machine) -> Iterator[Backend]:
     from tasks.backends import LocalBackend, RayBackend, place_workers
 
     if machine.local:
-        yield LocalBackend(layout.store, machine.device)
+        yield LocalBackend(layout.store, machine.device, deterministic=machine.deterministic)
         return
     import ray
 
     with ray_session(machine.address):
         backend = RayBackend(
-            layout.store, place_workers(ray.cluster_resources(), machine.workers, machine.gpus_per_worker)
+            layout.store,
+            place_workers(ray.cluster_resources(), machine.workers, machine.gpus_per_worker),
+            machine.deterministic,
         )
         try:
             yield backend

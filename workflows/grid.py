@@ -1,73 +1,28 @@
 """From a request to steps: which variants, and the DAG behind each of their cells.
 
 Shared nodes exist once, because equal steps have equal ids: a base network per (data, architecture, label space, seed), a
-retrain per (variant, seed), statistics per (data, label space).
+retrain per (variant, seed), statistics per (data, label space), and for a ResNet a sketch per base network.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tasks.step import Kind, Step
-from unlearn_core.data.datasets import load_dataset
-from unlearn_core.data.feature_set import FeatureSet, fingerprint
 from unlearn_core.errors import BadInput
 from unlearn_core.spec import (
     BASELINES,
     EMPIRICAL_PROXIES,
     GAUSSIAN_PROXIES,
-    LabelSpace,
     ProxySettings,
     RunSettings,
     Scenario,
     Variant,
+    training_epochs,
 )
-
-KEYS_PER_SCENARIO = 5
-RANDOM_SIZES: tuple[int, ...] = (1, 50, 500, 5000)  # app:experiments_setup
-
-
-@dataclass(frozen=True)
-class Source:
-    """A data set as the planner sees it: what it is, not where; ``place`` tells workers where to read it."""
-
-    name: str
-    place: str
-    fingerprint: str
-    backbone: str
-    n_fine: int
-    n_train: int
-    n_test: int
-    dim: int
-    has_superclass: bool
-
-    def keys(self, scenario: Scenario) -> tuple[int, ...]:
-        """The grid's keys: five evenly spaced labels ({0, 2, .., 8} of 10, {0, 20, .., 80} of 100), or sizes that fit."""
-        if scenario is Scenario.RANDOM:
-            return tuple(size for size in RANDOM_SIZES if size < self.n_train)
-        count = min(KEYS_PER_SCENARIO, self.n_fine)
-        return tuple(self.n_fine // count * i for i in range(count))
-
-
-def open_source(name_or_path: str) -> Source:
-    """Load and check a data set, and fingerprint it."""
-    features: FeatureSet = load_dataset(name_or_path)
-    place = str(Path(name_or_path).resolve()) if name_or_path.endswith(".npz") else name_or_path
-    return Source(
-        name=features.name,
-        place=place,
-        fingerprint=fingerprint(features),
-        backbone=features.backbone,
-        n_fine=features.n_fine,
-        n_train=len(features.train_y),
-        n_test=len(features.test_y),
-        dim=features.dim,
-        has_superclass=features.superclass is not None,
-    )
+from workflows.sources import Source
 
 
 def choose_variants(
@@ -108,40 +63,61 @@ def _listed(values: Sequence[int]) -> str:
 
 def cell_step(source: Source, variant: Variant, seed: int, methods: Sequence[str], settings: RunSettings) -> Step:
     """The audit step of a cell, with everything that it needs behind it."""
-    features = Step(
-        Kind.FEATURES,
-        {"dataset": source.name, "fingerprint": source.fingerprint},
-        hints={"source": source.place},
-    )
     space = variant.label_space
     network = {"arch": variant.arch, "space": str(space), "seed": seed}
     request = {"scenario": str(variant.scenario), "key": variant.key}
-    training = {"epochs": settings.training_epochs}
-    base = Step(Kind.BASE, network | training, {"features": features})
-    retrain, floor = (
-        Step(kind, network | request | training, {"features": features}) for kind in (Kind.RETRAIN, Kind.FLOOR)
-    )
-    needs = {"features": features, "base": base, "retrain": retrain}
+    training = {"epochs": settings.training_epochs or training_epochs(variant.arch), **source.training}
+    data = {"features" if source.data.kind is Kind.FEATURES else "images": source.data}
+    alone = source.sketch is not None
+
+    def reference(kind: Kind, config: Mapping[str, Any]) -> Step:
+        return Step(kind, config, data, hints=source.hints, alone=alone)
+
+    base = reference(Kind.BASE, network | training)
+    retrain, floor = (reference(kind, network | request | training) for kind in (Kind.RETRAIN, Kind.FLOOR))
+    needs = data | {"base": base, "retrain": retrain}
+    seen = _seen_by_proxies(source, data, base, network)
     unlearned = {
         method: Step(
             Kind.UNLEARN,
             network | request | {"method": method} | method_config(method, settings),
-            needs | _statistics(features, space, method),
+            needs | ({} if method in BASELINES else seen) | _statistics(data | seen, network, method),
+            alone=alone,
         )
         for method in methods
     }
     described = {"dataset": source.name, "backbone": source.backbone, "fingerprint": source.fingerprint}
+    shown = (
+        flat_settings(settings) | {"training_epochs": training["epochs"]} | source.training | _sketch_settings(source)
+    )
     return Step(
         Kind.AUDIT,
-        described | network | request | {"settings": flat_settings(settings)},
+        described | network | request | {"settings": shown},
         needs | {"floor": floor} | unlearned,
+        alone=alone,
     )
 
 
-def _statistics(features: Step, space: LabelSpace, method: str) -> dict[str, Step]:
+def _seen_by_proxies(source: Source, data: dict[str, Step], base: Step, network: dict[str, Any]) -> dict[str, Step]:
+    """What proxies see where that is not the network's input: a sketch of the base network's layer."""
+    if source.sketch is None:
+        return {}
+    projection = Step(Kind.PROJECTION, {**source.sketch, "size": source.dim, "draw": 0})
+    layer = {"layer": source.sketch["layer"]}
+    sketch = Step(Kind.SKETCH, network | layer, data | {"base": base, "projection": projection}, alone=True)
+    return {"sketch": sketch}
+
+
+def _statistics(needs: dict[str, Step], network: dict[str, Any], method: str) -> dict[str, Step]:
     if method not in GAUSSIAN_PROXIES:
         return {}
-    return {"statistics": Step(Kind.STATISTICS, {"space": str(space)}, {"features": features})}
+    return {"statistics": Step(Kind.STATISTICS, {"space": network["space"]}, needs)}
+
+
+def _sketch_settings(source: Source) -> dict[str, Any]:
+    if source.sketch is None:
+        return {}
+    return {"image_size": source.dim, **{f"sketch_{name}": value for name, value in source.sketch.items()}}
 
 
 def method_config(method: str, settings: RunSettings) -> dict[str, Any]:
@@ -155,7 +131,7 @@ def method_config(method: str, settings: RunSettings) -> dict[str, Any]:
 
 
 def flat_settings(settings: RunSettings) -> dict[str, Any]:
-    return {"training_epochs": settings.training_epochs, "preset": settings.preset, **_proxy_json(settings.proxy)}
+    return {"preset": settings.preset, **_proxy_json(settings.proxy)}
 
 
 def _proxy_json(proxy: ProxySettings) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""How long steps will take: the mean of what the store has measured, else a count of operations over this machine's rate."""
+"""How long steps will take: the mean of what the store has measured, else a count of operations over a rate.
+
+Two rates: this machine's, from a moment of matrix products, and a GPU's, from a model that is stated where it is used.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,61 @@ import itertools
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from tasks.step import Kind, Step
 from tasks.store import Store
 from unlearn_core.baselines import baseline_recipe
-from unlearn_core.spec import BASELINES, DISTILLATION, Recipe, Scenario, Visit
-from workflows.grid import Source
+from unlearn_core.spec import (
+    BASELINES,
+    DISTILLATION,
+    RESNET,
+    Recipe,
+    Scenario,
+    Visit,
+    training_optimization,
+    training_recipe,
+    unlearning_optimization,
+)
+from workflows.sources import Source
 
 EFFICIENCY = 0.5  # share of the GEMM rate that training and evaluation reach together
+RESNET_FORWARD = 3.6e9 / 224**2  # operations per pixel of ResNet-18: 1.8 GMAC at 224 x 224
+
+
+@dataclass(frozen=True)
+class GpuModel:
+    """A data-centre GPU of the paper's kind, roughly: what large batches reach, and what no batch goes below."""
+
+    operations_per_second: float = 5e12
+    seconds_per_update: float = 1e-3
+
+    def __str__(self) -> str:
+        return (
+            f"{self.operations_per_second / 1e12:.0f} TFLOP/s sustained, and at least "
+            f"{1e3 * self.seconds_per_update:.0f} ms for every update of a network's weights"
+        )
+
+    def seconds(self, work: Work) -> float:
+        return max(work.operations / self.operations_per_second, work.updates * self.seconds_per_update)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a step does: floating-point operations, and updates of weights."""
+
+    operations: float
+    updates: float = 0.0
 
 
 class Rates:
     """Seconds per step: measured on steps of the same kind, method, architecture and data where there are any."""
 
-    def __init__(self, store: Store, source: Source) -> None:
-        self._source: Source = source
+    def __init__(self, store: Store, sources: Sequence[Source]) -> None:
+        self._sources: dict[str, Source] = {source.data.id: source for source in sources}
+        self._images: dict[str, Source] = {
+            source.data.needs["images"].id: source for source in sources if "images" in source.data.needs
+        }
         self._rate: float | None = None
         measured: dict[tuple[str, ...], list[float]] = defaultdict(list)
         for kind in Kind:
@@ -31,7 +74,7 @@ class Rates:
     def seconds(self, step: Step) -> tuple[float, bool]:
         """The expected seconds of a step on one worker, and whether they were measured."""
         known = self._measured.get(_group(str(step.kind), step.config))
-        return (known, True) if known is not None else (self._operations(step) / self._machine_rate(), False)
+        return (known, True) if known is not None else (self.work(step).operations / self._machine_rate(), False)
 
     def total(self, steps: Sequence[Step]) -> float:
         return sum(self.seconds(step)[0] for step in steps)
@@ -52,25 +95,51 @@ class Rates:
             torch.set_num_threads(threads)
         return self._rate
 
-    def _operations(self, step: Step) -> float:
-        source = self._source
-        if step.kind is Kind.FEATURES:
-            return 1e9
+    def work(self, step: Step) -> Work:
+        """What a step does, by count."""
+        if step.kind in (Kind.IMAGES, Kind.FEATURES, Kind.PROJECTION):
+            return Work(1e9)
+        if step.kind is Kind.SHARD:
+            return Work(self._backbone_forward(step) * (step.config["stop"] - step.config["start"]))
+        data = step.needs.get("features") or step.needs["images"]
+        source = self._sources.get(data.id) or self._images[data.id]
+        if step.kind is Kind.RESIZED:
+            return Work(1e3 * (source.n_train + source.n_test) * step.config["size"] ** 2)
         if step.kind is Kind.STATISTICS:
-            return 4.0 * source.n_train * source.dim**2
-        from unlearn_core.nets.heads import head_widths
-
-        widths = head_widths(step.config["arch"], source.dim, source.n_fine)
-        forward = 2.0 * sum(a * b for a, b in itertools.pairwise(widths))
+            dim = source.dim if source.sketch is None else source.sketch["dim"]
+            return Work(4.0 * source.n_train * dim**2)
+        forward = _forward(source, step.config["arch"])
+        if step.kind is Kind.SKETCH:
+            return Work(forward * (source.n_train + source.n_test))
         if step.kind is Kind.AUDIT:
-            return 3 * forward * source.n_test
+            return Work(3 * forward * source.n_test)
         n_forget = _forgotten(step, source)
+        arch = step.config["arch"]
         if step.kind in (Kind.BASE, Kind.RETRAIN, Kind.FLOOR):
-            return step.config["epochs"] * 3 * forward * (source.n_train - (0 if step.kind is Kind.BASE else n_forget))
+            visit = Visit.ALL if step.kind is Kind.BASE else Visit.RETAIN
+            recipe, batch = training_recipe(visit, step.config["epochs"]), training_optimization(arch).batch_size
+            visited = _visited(recipe, source.n_train, n_forget)
+            return Work(3 * forward * visited, visited / batch)
         method = step.config["method"]
         recipe = baseline_recipe(method, step.config["preset"]) if method in BASELINES else DISTILLATION
+        batch = (recipe.optimization or unlearning_optimization(arch)).batch_size
+        visited = _visited(recipe, source.n_train, n_forget)
         evaluation = recipe.epochs * forward * (source.n_test + n_forget)
-        return 3 * forward * _visited(recipe, source.n_train, n_forget) + evaluation
+        return Work(3 * forward * visited + evaluation, visited / batch)
+
+    def _backbone_forward(self, shard: Step) -> float:
+        from unlearn_core.data.backbones import BackboneSpec, forward_operations
+
+        return forward_operations(BackboneSpec.from_identity(shard.config["backbone"]))
+
+
+def _forward(source: Source, arch: str) -> float:
+    """Operations of one row's forward pass."""
+    if arch == RESNET:
+        return RESNET_FORWARD * source.dim**2
+    from unlearn_core.nets.heads import head_widths
+
+    return 2.0 * sum(a * b for a, b in itertools.pairwise(head_widths(arch, source.dim, source.n_fine)))
 
 
 def _group(kind: str, config: Mapping[str, object]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tasks.files import ENTRY
 from tasks.step import Kind, Step
-from tasks.store import Store
+from tasks.store import DONE, Store
 from tracking.files import write_atomically
 from tracking.results_tree import write_entries
 from tracking.tracked import TrackedCell, TrackerReport, default_tracking_uri
@@ -46,7 +46,8 @@ class Recorder:
         by_variant: dict[tuple[Variant, str], list[dict[str, Any]]] = {}
         for step_id, directory, identity in cells:
             cell = _tracked_cell(step_id, directory, identity)
-            by_variant.setdefault((cell.variant, identity["config"]["backbone"]), []).append(cell.entry)
+            entry = cell.entry | {"provenance": _provenance(step_id, directory, identity["config"])}
+            by_variant.setdefault((cell.variant, identity["config"]["backbone"]), []).append(entry)
             if self.track and step_id not in self.tracked:
                 self._send(step_id, cell)
         for (variant, backbone), entries in by_variant.items():
@@ -118,6 +119,17 @@ def sync(layout: Layout, tracking_uri: str | None) -> tuple[int, str]:
     stored.sort(key=lambda record: record[1]["finished"])  # where a cell was run twice, the later run counts
     recorder.record_stored([(directory.name, directory, done["identity"]) for directory, done in stored])
     return len(stored), recorder.finish()
+
+
+def _provenance(step_id: str, directory: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """How an entry was made, so that a report needs nothing but the tree."""
+    done = json.loads((directory / DONE).read_text())
+    return {
+        "step": step_id,
+        "fingerprint": config["fingerprint"],
+        "settings": config["settings"],
+        "versions": done.get("versions"),
+    }
 
 
 def _tracked_cell(step_id: str, directory: Path, identity: dict[str, Any]) -> TrackedCell:

@@ -8,7 +8,7 @@ from torch import nn
 
 from unlearn_core.errors import BadInput
 from unlearn_core.nets.heads import HeadStack, head_widths
-from unlearn_core.spec import ARCHITECTURES
+from unlearn_core.spec import HEADS
 
 
 def make_stack(arch, seeds, dim=64, n_classes=10) -> HeadStack:
@@ -30,7 +30,7 @@ def as_module(stack: HeadStack, member: int) -> nn.Sequential:
     return module.double()
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", HEADS)
 def test_forward_and_backward_are_those_of_torch_modules(arch):
     stack = make_stack(arch, seeds=(0, 1, 2))
     inputs = torch.randn(100, 64, generator=torch.Generator().manual_seed(0))
@@ -59,7 +59,7 @@ def test_forward_and_backward_are_those_of_torch_modules(arch):
         )
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", HEADS)
 def test_initial_weights_are_torchs_distribution(arch):
     stack = make_stack(arch, seeds=(3,), dim=300, n_classes=50)
     for name, tensor in stack.state(0).items():
@@ -76,7 +76,7 @@ def test_members_differ_and_are_reproducible():
     assert not torch.equal(first.state(0)["layers.0.weight"], first.state(1)["layers.0.weight"])
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", HEADS)
 def test_state_round_trip_and_selection(arch):
     stack = make_stack(arch, (0, 1, 2))
     rebuilt = HeadStack.from_states([stack.state(k) for k in (2, 0)])

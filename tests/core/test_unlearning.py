@@ -38,7 +38,7 @@ def make_reference(scenario, key, seeds=(42, 0), arch="mlp1") -> Reference:
     problem = make_problem(features, variant.label_space)
     cells = make_cells(features, variant, seeds)
     base, retrain = (train_reference(role, problem, arch, cells, EPOCHS) for role in ("base", "retrain"))
-    return Reference(problem, cells, base, retrain, make_scorers(problem, cells, retrain))
+    return Reference(problem, arch, cells, base, retrain, make_scorers(problem, cells, retrain))
 
 
 @pytest.fixture(scope="module")

@@ -6,14 +6,16 @@ from collections import Counter
 
 import pytest
 
-from tasks.step import closure
+from tasks.step import Kind, Step, closure
 from unlearn_core.errors import BadInput
-from unlearn_core.spec import ARCHITECTURES, METHODS, SEEDS, ProxySettings, RunSettings, Scenario
-from workflows.grid import Source, cell_step, choose_variants, open_source
+from unlearn_core.spec import HEADS, METHODS, SEEDS, ProxySettings, RunSettings, Scenario
+from workflows.grid import cell_step, choose_variants
+from workflows.sources import Source, feature_source
 
 
 def source(n_fine=10, n_train=50_000, has_superclass=True) -> Source:
-    return Source("cifar", "/data/cifar.npz", "f" * 64, "dinov2", n_fine, n_train, 10_000, 384, has_superclass)
+    data = Step(Kind.FEATURES, {"dataset": "cifar", "fingerprint": "f" * 64}, hints={"source": "/data/cifar.npz"})
+    return Source("cifar", "dinov2", HEADS, data, "f" * 64, n_fine, n_train, 10_000, 384, has_superclass)
 
 
 def cells(variants, settings=None, methods=METHODS, seeds=SEEDS):
@@ -28,7 +30,7 @@ def test_keys_are_the_papers(n_fine, labels):
 
 
 def test_the_head_grid_of_one_data_set_and_what_is_shared():
-    variants = choose_variants(source(), ARCHITECTURES, list(Scenario), None)
+    variants = choose_variants(source(), HEADS, list(Scenario), None)
     assert len(variants) == 3 * (5 + 5 + 4)
     targets = cells(variants)
     counts = Counter(str(step.kind) for step in closure(targets))
@@ -80,6 +82,6 @@ def test_without_superclasses_the_subclass_scenario_is_left_out_or_refused():
 
 
 def test_a_data_set_is_known_by_its_content():
-    first, again = open_source("digits"), open_source("digits")
-    assert first == again
+    first, again = feature_source("digits"), feature_source("digits")
+    assert first.data.id == again.data.id
     assert first.n_train == 1437

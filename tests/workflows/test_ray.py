@@ -112,16 +112,18 @@ def test_ray_gives_the_results_of_one_process(tmp_path, cluster, ray_environment
     assert content(out) == undisturbed
 
 
-def worker_pids() -> list[int]:
-    """The actor processes on this machine; Ray names them after the class."""
+def worker_pids(environment: dict[str, str]) -> list[int]:
+    """The actor processes of the test's own cluster, which has a home of its own; Ray names them after the class."""
+    home = f"HOME={environment['HOME']}".encode()
     pids = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            command = entry.read_bytes().replace(b"\0", b" ")
+            ours = home in (process / "environ").read_bytes().split(b"\0")
+            command = (process / "cmdline").read_bytes()
         except OSError:
             continue
-        if command.startswith(b"ray::Worker"):
-            pids.append(int(entry.parent.name))
+        if ours and command.startswith(b"ray::Worker"):
+            pids.append(int(process.name))
     return pids
 
 
@@ -137,7 +139,7 @@ def test_a_killed_worker_costs_nothing_but_its_steps(tmp_path, cluster, ray_envi
     process = start(out, ray_environment, "--address", cluster, "--workers", "2", "--no-tracking")
     wait_for(lambda: len(done_files(out)) >= 12)
     before = done_files(out)
-    victims = worker_pids()
+    victims = worker_pids(ray_environment)
     assert victims
     os.kill(victims[0], signal.SIGKILL)
     finish(process)

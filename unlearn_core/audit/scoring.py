@@ -22,13 +22,15 @@ class EvaluationData:
 
     Attributes:
         test_inputs, test_labels: the full test set.
-        forget_inputs, forget_labels: the forgotten training rows.
+        train_inputs: all training inputs; the forgotten ones are fetched by number, never held twice.
+        forget_rows, forget_labels: which of them are forgotten.
         heldout: (N_test,) bool, the test rows whose (fine) class has forgotten rows: the non-members of the attack.
     """
 
     test_inputs: torch.Tensor
     test_labels: torch.Tensor
-    forget_inputs: torch.Tensor
+    train_inputs: torch.Tensor
+    forget_rows: torch.Tensor
     forget_labels: torch.Tensor
     heldout: torch.Tensor
 
@@ -51,7 +53,7 @@ class Scorer:
     def posteriors(self, net: NetworkStack, member: int) -> Posteriors:
         return Posteriors(
             log_posterior(net.logits(member, self.data.test_inputs)),
-            log_posterior(net.logits(member, self.data.forget_inputs)),
+            log_posterior(net.logits(member, self.data.train_inputs, self.data.forget_rows)),
         )
 
     def score(self, net: NetworkStack, member: int) -> Scores:

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from unlearn_core.nets.stack import NetworkStack
-from unlearn_core.spec import DISTILLATION, HEAD_UNLEARNING, Toward
+from unlearn_core.spec import DISTILLATION, Optimization, Toward
 from unlearn_core.training import EpochEnd, Member, train
 
 
@@ -22,7 +22,11 @@ def distillation_member(
 
 
 def distill(
-    student: NetworkStack, inputs: torch.Tensor, members: Sequence[Member], on_epoch: EpochEnd | None = None
+    student: NetworkStack,
+    inputs: torch.Tensor,
+    members: Sequence[Member],
+    optimization: Optimization,
+    on_epoch: EpochEnd | None = None,
 ) -> float:
     """Minimise KL(target || student) in place; returns the seconds per member  [eq:lda2c-lstsq-grad]."""
-    return train(student, inputs, members, DISTILLATION, HEAD_UNLEARNING, on_epoch)
+    return train(student, inputs, members, DISTILLATION, optimization, on_epoch)

@@ -6,10 +6,7 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-
-from unlearn_core.nets.heads import HeadStack
 
 Array = NDArray[np.float64]
 
@@ -25,12 +22,3 @@ def fit_last_layer_shift(representation: Array, shift: Array) -> tuple[Array, Ar
     mean_phi, mean_shift = representation.mean(axis=0), shift.mean(axis=0)
     weight, *_ = np.linalg.lstsq(representation - mean_phi, shift - mean_shift, rcond=None)
     return weight, mean_shift - mean_phi @ weight
-
-
-def add_to_last_layer(head: HeadStack, member: int, weight: Array, bias: Array) -> HeadStack:
-    """A stack of one: that member with W and b added to its last layer."""
-    state = head.state(member)
-    last = len(head.widths) - 2
-    state[f"layers.{last}.weight"] += torch.from_numpy(weight.T).float()
-    state[f"layers.{last}.bias"] += torch.from_numpy(bias).float()
-    return HeadStack.from_states([state], head.device)

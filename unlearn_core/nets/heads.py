@@ -16,6 +16,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+from numpy.typing import NDArray
 
 from unlearn_core.errors import BadInput
 from unlearn_core.nets.stack import State
@@ -97,6 +98,9 @@ class HeadStack:
             members.append([tensor])
         return members
 
+    def use_batch_statistics(self, yes: bool) -> None:
+        pass
+
     def forward(self, inputs: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         n_rows = rows.shape[1]
         self._reserve(n_rows)
@@ -127,12 +131,14 @@ class HeadStack:
             torch.bmm(gradient, self._layers[i][0].transpose(1, 2), out=below)
             gradient = torch.ops.aten.threshold_backward.grad_input(below, entering, 0, grad_input=below)
 
-    def logits(self, member: int, inputs: torch.Tensor) -> torch.Tensor:
+    def logits(self, member: int, inputs: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
         weight, bias = self._layers[-1]
-        out = torch.empty(len(inputs), self.n_classes, device=self.device)
-        for start in range(0, len(inputs), EVALUATION_ROWS):
-            rows = slice(start, start + EVALUATION_ROWS)
-            torch.addmm(bias[member], self.penultimate(member, inputs[rows]), weight[member], out=out[rows])
+        count = len(inputs) if rows is None else len(rows)
+        out = torch.empty(count, self.n_classes, device=self.device)
+        for start in range(0, count, EVALUATION_ROWS):
+            here = slice(start, start + EVALUATION_ROWS)
+            batch = inputs[here] if rows is None else inputs[rows[here]]
+            torch.addmm(bias[member], self.penultimate(member, batch), weight[member], out=out[here])
         return out
 
     def penultimate(self, member: int, inputs: torch.Tensor) -> torch.Tensor:
@@ -152,6 +158,13 @@ class HeadStack:
         chosen = HeadStack(self.widths, len(members), self.device)
         chosen._flat.copy_(self._flat[list(members)])
         return chosen
+
+    def with_shifted_last_layer(self, member: int, weight: NDArray, bias: NDArray) -> HeadStack:
+        state = self.state(member)
+        last = len(self._layers) - 1
+        state[f"layers.{last}.weight"] += torch.from_numpy(weight.T).float()
+        state[f"layers.{last}.bias"] += torch.from_numpy(bias).float()
+        return HeadStack.from_states([state], self.device)
 
     def _views(self, flat: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Each layer's weight (K, in, out) and bias (K, out) as views into ``flat``."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, Self
 
 import torch
+from numpy.typing import NDArray
 
 State = Mapping[str, torch.Tensor]
 
@@ -26,6 +27,10 @@ class NetworkStack(Protocol):
         """For each member its tensors, each with a ``grad`` of the same shape that ``backward`` overwrites."""
         ...
 
+    def use_batch_statistics(self, yes: bool) -> None:
+        """Whether ``forward`` normalises by its batch and moves the running statistics; networks without any ignore it."""
+        ...
+
     def forward(self, inputs: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """Training logits (K, B, C) of the rows (K, B) of ``inputs``; keeps what ``backward`` needs."""
         ...
@@ -34,8 +39,8 @@ class NetworkStack(Protocol):
         """Fill every parameter's ``grad`` from the gradient (K, B, C) at the logits of the last ``forward``."""
         ...
 
-    def logits(self, member: int, inputs: torch.Tensor) -> torch.Tensor:
-        """Evaluation logits (N, C) of one member."""
+    def logits(self, member: int, inputs: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
+        """Evaluation logits (N, C) of one member, on some ``rows`` of the inputs or on all."""
         ...
 
     def penultimate(self, member: int, inputs: torch.Tensor) -> torch.Tensor:
@@ -48,4 +53,8 @@ class NetworkStack(Protocol):
 
     def select(self, members: Sequence[int]) -> Self:
         """A new stack with copies of some members; training it leaves this one untouched."""
+        ...
+
+    def with_shifted_last_layer(self, member: int, weight: NDArray, bias: NDArray) -> Self:
+        """A stack of one: that member with ``weight`` (width, C) and ``bias`` (C,) added to its last layer."""
         ...
