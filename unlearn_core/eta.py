@@ -211,10 +211,10 @@ def _newton(shift: Shift, eta: float) -> float | None:
     """
     for _ in range(MAX_STEPS):
         value, slope = shift.value_and_slope(eta)
+        if slope <= 0:  # before the value is looked at: close to 0, h is zero as well, and that is not the root
+            return None
         if abs(value) <= VALUE_ROUNDING:
             return eta
-        if slope <= 0:
-            return None
         step = value / slope
         eta -= step
         if eta <= 0:

@@ -82,6 +82,20 @@ def test_many_rows_give_the_root_of_all_rows_not_of_the_subsample():
     assert mean_lse_shift(found.eta_max, logits, signal - 0.9) == pytest.approx(0, abs=1e-11)
 
 
+def test_a_subsample_that_is_not_admissible_does_not_lead_to_the_zero_at_zero():
+    """The rows that the search starts from may be the ones to which P_r fits no worse; all rows together decide."""
+    rng = np.random.default_rng(3)
+    logits = rng.normal(size=(20_000, 3))
+    signal = 1e-3 * rng.normal(size=(20_000, 3))
+    p = np.exp(log_softmax(logits, axis=1))
+    signal -= (p * signal).sum(axis=1, keepdims=True)
+    signal -= 2e-6
+    signal[::4] += 4e-6  # every fourth row, which an even subsample of them is made of
+    eta = find_eta_max(logits, signal, math.inf).eta_max
+    assert eta > 0.1
+    assert mean_lse_shift(0.999 * eta, logits, signal) < 0 < mean_lse_shift(1.001 * eta, logits, signal)
+
+
 def test_an_inadmissible_pair_unlearns_nothing_and_says_why(case):
     logits, log_p, log_p_r = case
     found = find_eta_max(logits, log_p - log_p_r)  # the pair swapped
