@@ -133,6 +133,10 @@ def execute(
         on_change(state)
 
 
+Priority = tuple[int, int, int]
+"""Smaller is sooner."""
+
+
 class _Schedule:
     """Ready steps by priority, and what waits for them."""
 
@@ -144,7 +148,7 @@ class _Schedule:
         self.deaths: Counter[str] = Counter()
         self.held: dict[Hashable, set[str]] = defaultdict(set)
         self.ready: dict[str, Step] = {}
-        self._heap: list[tuple[tuple[int, int], int, Step]] = []
+        self._heap: list[tuple[Priority, int, Step]] = []
         self._order: itertools.count[int] = itertools.count()
         pending = [step for step in state.steps if step.id not in state.cached]
         for step in pending:
@@ -152,17 +156,25 @@ class _Schedule:
             self.missing[step.id] = len(open_needs)
             for needed in open_needs:
                 self.dependents[needed].append(step)
-        self.priority: dict[str, tuple[int, int]] = self._priorities(pending)
+        self.priority: dict[str, Priority] = self._priorities(pending)
         for step in pending:
             if self.missing[step.id] == 0:
                 self._make_ready(step)
 
-    def _priorities(self, pending: Sequence[Step]) -> dict[str, tuple[int, int]]:
-        """Longest path below a step, then the number of steps that wait for it; smaller is sooner."""
+    def _priorities(self, pending: Sequence[Step]) -> dict[str, Priority]:
+        """Longest path below a step, then the number of steps that wait for it, then its place in the plan.
+
+        A step that only needs others ends a cell: it goes first, so that results are seen, and recorded, as they come.
+        """
         depth: dict[str, int] = {}
         for step in reversed(pending):
             depth[step.id] = 1 + max((depth[d.id] for d in self.dependents[step.id]), default=0)
-        return {step.id: (-depth[step.id], -len(self.dependents[step.id])) for step in pending}
+        longest = max(depth.values(), default=0)
+        ends_a_cell = {step.id for step in pending if step.needs and not self.dependents[step.id]}
+        return {
+            step.id: (-longest if step.id in ends_a_cell else -depth[step.id], -len(self.dependents[step.id]), place)
+            for place, step in enumerate(pending)
+        }
 
     def _make_ready(self, step: Step) -> None:
         self.ready[step.id] = step
@@ -170,7 +182,7 @@ class _Schedule:
 
     def take(self, worker: Hashable) -> list[Step]:
         """The next job for a worker: among the best ready steps one that needs what it holds, with all of its shape."""
-        considered: list[tuple[tuple[int, int], int, Step]] = []
+        considered: list[tuple[Priority, int, Step]] = []
         shapes: set[str] = set()
         while self._heap and len(shapes) < CONSIDERED:
             item = heapq.heappop(self._heap)

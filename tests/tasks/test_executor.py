@@ -98,6 +98,14 @@ def test_the_longest_path_and_the_most_shared_go_first():
     assert backend.jobs[1][1][0].kind is Kind.BASE, "the base serves four keys, a retrain one"
 
 
+def test_a_cell_ends_as_soon_as_it_can():
+    """Results are seen as they come: the first cell's audit does not wait for the second cell's methods."""
+    _, backend, _ = run([cell(0, key=0), cell(0, key=1)])
+    order = [(job[0].kind, job[0].config.get("key")) for _, job in backend.jobs]
+    methods_of_second = [i for i, step in enumerate(order) if step == (Kind.UNLEARN, 1)]
+    assert order.index((Kind.AUDIT, 0)) < max(methods_of_second)
+
+
 def test_a_worker_is_offered_what_needs_what_it_holds():
     """Two data sets, two workers: each stays with the one that it began with."""
     features = [Step(Kind.FEATURES, {"dataset": name}) for name in ("x", "y")]
