@@ -7,12 +7,12 @@ generator, so that a member trains alike alone and in a stack.
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
+from unlearn_core.clock import clock_for
 from unlearn_core.nets.stack import NetworkStack
 from unlearn_core.seeding import derive_seed
 from unlearn_core.spec import Algorithm, Optimization, Pass, Recipe, Term, Toward, Visit
@@ -40,8 +40,11 @@ class Member:
         return torch.Generator().manual_seed(derive_seed(self.seed, self.stream, purpose))
 
 
-EpochEnd = Callable[[int, float], None]
-"""Called after every epoch with its number (from 1) and the training seconds so far, per member and without the calls."""
+EpochEnd = Callable[[int, float], bool | None]
+"""Called after every epoch with its number (from 1) and the training seconds so far, per member and without the calls.
+
+An answer of True ends the training there.
+"""
 
 
 def train(
@@ -59,20 +62,21 @@ def train(
         optimization: how weights move; ``recipe.optimization`` goes before it.
     """
     _warm_up()
-    started = time.perf_counter()
+    now = clock_for(net.device)
+    started = now()
     run = _Run(net, inputs, members, recipe, recipe.optimization or optimization)
-    spent = time.perf_counter() - started
+    spent = now() - started
     epoch = 0
     for phase in recipe.phases:
         for _ in range(phase.epochs):
             epoch += 1
-            started = time.perf_counter()
+            started = now()
             for sweep in phase.passes:
                 run.sweep(sweep)
             run.end_epoch()
-            spent += time.perf_counter() - started
-            if on_epoch is not None:
-                on_epoch(epoch, spent / net.n_members)
+            spent += now() - started
+            if on_epoch is not None and on_epoch(epoch, spent / net.n_members):
+                return spent / net.n_members
     return spent / net.n_members
 
 

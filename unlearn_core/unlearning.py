@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from unlearn_core.audit.bounds import tight_bound
 from unlearn_core.audit.divergence import log_probabilities, mean_kl
 from unlearn_core.audit.scoring import Scorer
 from unlearn_core.baselines import baseline_recipe
+from unlearn_core.clock import clock_for
 from unlearn_core.errors import BadInput
 from unlearn_core.eta import EtaSearch, find_eta_max, h_curve, mean_lse_shift
 from unlearn_core.finalizers import FINALIZERS
@@ -77,7 +77,8 @@ def _run_baseline(method: str, reference: Reference, preset: str, progress: Prog
     problem, base = reference.problem, reference.base.net
     recipe, optimization = baseline_recipe(method, preset), unlearning_optimization(reference.arch)
     needs_teacher = any(t.toward is Toward.TEACHER for p in recipe.phases for s in p.passes for t in s.loss)
-    started = time.perf_counter()
+    now = clock_for(problem.device)
+    started = now()
     members = [
         Member(
             cell.seed,
@@ -88,7 +89,7 @@ def _run_baseline(method: str, reference: Reference, preset: str, progress: Prog
         )
         for k, cell in enumerate(reference.cells)
     ]
-    prepared = (time.perf_counter() - started) / len(members)
+    prepared = (now() - started) / len(members)
     student = base.select(range(base.n_members))
     history = _History(student, reference.scorers, [prepared] * len(members), progress)
     seconds = train(student, problem.train_inputs, members, recipe, optimization, history.end_epoch)
@@ -170,12 +171,13 @@ def _run_proxy(
 
 def _make_targets(method: str, reference: Reference, settings: ProxySettings) -> list[_Target]:
     problem, targets = reference.problem, []
+    now = clock_for(problem.device)
     moments = problem.moments  # cached per (features, label space): not part of a request's time
     fits: dict[bytes, tuple[GaussianProxy | EmpiricalProxy, Array | None, float]] = {}
     for k, cell in enumerate(reference.cells):
         key = cell.forget.tobytes()
         if key not in fits:  # cells with one forget set share the fit, and each is charged for it
-            started = time.perf_counter()
+            started = now()
             proxy = fit_proxy(
                 method,
                 problem.proxy_train,
@@ -187,9 +189,9 @@ def _make_targets(method: str, reference: Reference, settings: ProxySettings) ->
                 moments,
             )
             signal = proxy.signal(problem.proxy_train) if isinstance(proxy, GaussianProxy) else None
-            fits[key] = (proxy, signal, time.perf_counter() - started)
+            fits[key] = (proxy, signal, now() - started)
         proxy, signal, fit_seconds = fits[key]
-        started = time.perf_counter()
+        started = now()
         logits = reference.base.net.logits(k, problem.train_inputs).double().cpu().numpy()
         search = None
         if isinstance(proxy, EmpiricalProxy):
@@ -202,9 +204,7 @@ def _make_targets(method: str, reference: Reference, settings: ProxySettings) ->
         retained = np.bincount(problem.labels[~cell.forget], minlength=problem.n_classes)
         lost = retained == 0
         target = floor_lost_classes(target, logits, lost)
-        targets.append(
-            _Target(proxy, logits, signal, search, target, lost, fit_seconds + time.perf_counter() - started)
-        )
+        targets.append(_Target(proxy, logits, signal, search, target, lost, fit_seconds + now() - started))
     return targets
 
 
@@ -230,12 +230,13 @@ def _finalize_mse(
     reference: Reference, targets: dict[int, _Target], records: Sequence[TargetRecord], progress: Progress | None
 ) -> dict[int, tuple[Sequence[EpochMetrics], float]]:
     base, results = reference.base.net, {}
+    now = clock_for(reference.problem.device)
     for k, target in targets.items():
-        started = time.perf_counter()
+        started = now()
         phi = base.penultimate(k, reference.problem.train_inputs).double().cpu().numpy()
         shift = _finite_shift(target)
         student = base.with_shifted_last_layer(k, *fit_last_layer_shift(phi, shift))
-        seconds = target.seconds + time.perf_counter() - started
+        seconds = target.seconds + now() - started
         scores = reference.scorers[k].score(student, 0)
         results[k] = ([EpochMetrics(1, seconds, scores)], seconds)
     if progress is not None:
