@@ -76,11 +76,19 @@ class MlflowTracker:
                 self._log_row(cell, name, row, parent)
 
     def log_artifact(self, path: Path) -> None:
-        """Attach a file (a table, a figure, the report) to the run of the grid itself."""
+        """Attach a file to the run of the grid itself."""
         with self._timed():
-            if self._grid is None:
-                self._grid = self._create_finished("grid", {"kind": "grid"})
-            self._client.log_artifact(self._grid, str(path))
+            self._client.log_artifact(self._grid_run(), str(path))
+
+    def log_folder(self, path: Path) -> None:
+        """Attach a folder with all that is in it, such as a report, to the run of the grid itself."""
+        with self._timed():
+            self._client.log_artifacts(self._grid_run(), str(path), artifact_path=path.name)
+
+    def _grid_run(self) -> str:
+        if self._grid is None:
+            self._grid = self._create_finished("grid", {"kind": "grid"})
+        return self._grid
 
     def report(self) -> TrackerReport:
         return TrackerReport(self._written, self._already_there, self._replaced, self._seconds)

@@ -2,56 +2,31 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
+from tracking.spreads import Spread, clock_is_steady, floor_over_retrain, number, ratio, spread
+from tracking.table import (
+    Column,
+    Group,
+    Row,
+    Table,
+    least,
+    number_cell,
+    one_decimal,
+    spread_cell,
+    two_digits,
+)
+from tracking.tree import REFERENCES, Entry, TreeVariant, incomplete_notes, slug
+from unlearn_core.spec import BASELINES, PROXIES
 
-from unlearn_core.spec import BASELINES, PROXIES, Variant
-
-Entry = dict[str, Any]
-REFERENCES: tuple[str, ...] = ("base", "retrain", "floor")
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Mean and population standard deviation (ddof 0, as in the paper) over seeds."""
-
-    mean: float
-    std: float
-
-
-@dataclass(frozen=True)
-class Column:
-    """``better`` ranks a cell (smaller is better); ``bold`` is how many of the best are set in bold."""
-
-    name: str
-    value: Callable[[Entry, str], float | None]
-    better: Callable[[float, float], float]
-    bold: int
-    text: Callable[[float], str]
-
-
-@dataclass(frozen=True)
-class Row:
-    name: str
-    cells: tuple[Spread | None, ...]
-    bold: tuple[bool, ...]
-
-
-@dataclass(frozen=True)
-class Benchmark:
-    """A table as values: rendering is somebody else's."""
-
-    columns: tuple[Column, ...]
-    references: tuple[Row, ...]
-    methods: tuple[tuple[Row, ...], ...]
-    """Proxies, then baselines."""
-    notes: tuple[str, ...]
+KL_DEFINED = "KL in nats, KL(retrain || model); _t on the test set, _f on the forgotten training rows"
+CAPTION = (
+    f"{KL_DEFINED}; best epoch by KL_f, KL_last: KL_t at the last epoch; x floor: mean KL_f over the floor's; "
+    "floor: a second retrain with another seed; RTE: run time over the retrain's (seeds trained in one stack share a "
+    "clock, so that its std says little); "
+    "bold: the best three on KL, the best elsewhere (Acc_f: closest to the retrain)"
+)
 
 
 def _least(value: float, _retrain: float) -> float:
@@ -66,111 +41,122 @@ def _closest(value: float, retrain: float) -> float:
     return abs(value - retrain)
 
 
-def _field(block: str, name: str, scale: float = 1.0) -> Callable[[Entry, str], float | None]:
-    """A number of the entry; references have no epochs, so their own block stands for ``best`` and nothing for ``last``."""
+@dataclass(frozen=True)
+class Measure:
+    """A column of the benchmark. ``better`` ranks a mean (smaller is better) beside the retrain's."""
 
-    def value(entry: Entry, row: str) -> float | None:
-        record = entry[row]
-        if row in REFERENCES:
-            # the base's own training time is nobody's cost of unlearning
-            record = record if block == "best" and (row, name) != ("base", "rte") else {}
-        else:
-            record = record[block]
-        number = record.get(name)
-        return None if number is None else scale * number
+    column: Column
+    block: str
+    field: str
+    better: Callable[[float, float], float]
+    bold: int
+    """How many of the best are set in bold."""
+    text: Callable[[float], str]
+    scale: float = 1.0
 
-    return value
-
-
-def two_digits(value: float) -> str:
-    """Two significant digits as the paper prints KL and RTE, never fewer than the integer part."""
-    if abs(value) < 1:
-        return f"{value:.2f}"
-    return f"{value:.1f}" if abs(value) < 9.95 else f"{value:.0f}"
+    def spread(self, entries: Sequence[Entry], row: str) -> Spread | None:
+        """Over entries that all have this row."""
+        values = [number(entry, row, self.block, self.field) for entry in entries]
+        return spread(None if value is None else self.scale * value for value in values)
 
 
-def one_decimal(value: float) -> str:
-    """Accuracies as the paper prints them."""
-    return f"{value:.1f}"
-
-
-COLUMNS: tuple[Column, ...] = (
-    Column("KL_t", _field("best", "kl_t"), _least, 3, two_digits),
-    Column("KL_last", _field("last", "kl_t"), _least, 3, two_digits),
-    Column("KL_f", _field("best", "kl_f"), _least, 3, two_digits),
-    Column("Acc_t %", _field("best", "acc_t", 100.0), _greatest, 1, one_decimal),
-    Column("Acc_f %", _field("best", "acc_f", 100.0), _closest, 1, one_decimal),
-    Column("RTE %", _field("best", "rte", 100.0), _least, 1, two_digits),
+KL_T = Measure(Column("kl_t", "KL_t", r"$\mathrm{KL}_t$"), "best", "kl_t", _least, 3, two_digits)
+KL_LAST = Measure(Column("kl_last", "KL_last", r"$\mathrm{KL}_\mathrm{last}$"), "last", "kl_t", _least, 3, two_digits)
+KL_F = Measure(Column("kl_f", "KL_f", r"$\mathrm{KL}_f$"), "best", "kl_f", _least, 3, two_digits)
+ACC_T = Measure(
+    Column("acc_t_percent", "Acc_t %", r"$\mathrm{Acc}_t$ (\%)"), "best", "acc_t", _greatest, 1, one_decimal, 100.0
 )
+ACC_F = Measure(
+    Column("acc_f_percent", "Acc_f %", r"$\mathrm{Acc}_f$ (\%)"), "best", "acc_f", _closest, 1, one_decimal, 100.0
+)
+RTE = Measure(Column("rte_percent", "RTE %", r"RTE (\%)"), "best", "rte", _least, 1, two_digits, 100.0)
+MEASURES: tuple[Measure, ...] = (KL_T, KL_LAST, KL_F, ACC_T, ACC_F, RTE)
+OVER_FLOOR = Column("kl_f_over_floor", "x floor", r"$\times$ floor")
 
 
-def benchmark(entries: Sequence[Entry]) -> Benchmark:
-    """Mean and spread over the seeds of one variant, best values marked as the paper marks them."""
-    proxies = [name for name in PROXIES if all(name in entry for entry in entries)]
-    baselines = [name for name in BASELINES if all(name in entry for entry in entries)]
-    names = [*REFERENCES, *proxies, *baselines]
-    spreads = {
-        name: tuple(_spread(column.value(entry, name) for entry in entries) for column in COLUMNS) for name in names
-    }
-    bold = {name: [False] * len(COLUMNS) for name in names}
-    for c, column in enumerate(COLUMNS):
-        reference = spreads["retrain"][c]
-        ranked = sorted(
-            (column.better(cell.mean, reference.mean if reference else math.nan), name)
-            for name in (*proxies, *baselines)
-            if (cell := spreads[name][c]) is not None
+def benchmark_table(variant: TreeVariant) -> Table:
+    """The table of one variant of a tree."""
+    n = len(variant.entries)
+    table = benchmark(variant.entries)
+    return replace(
+        table,
+        name=f"benchmark_{slug(variant.name)}",
+        title=f"{variant.name}: mean ± std over {n} seed{'s' if n > 1 else ''}",
+        notes=(*incomplete_notes([variant]), *table.notes),
+    )
+
+
+def benchmark(entries: Sequence[Entry]) -> Table:
+    """Mean and spread over seeds, best values marked as the paper marks them.
+
+    Not ranked: a method that only some of the seeds have, which is shown with those, and one that unlearned nothing in
+    any seed, which is the base under another name and would win on Acc_t and RTE.
+    """
+    having = {name: [entry for entry in entries if name in entry] for name in (*REFERENCES, *PROXIES, *BASELINES)}
+    having = {name: some for name, some in having.items() if some}
+    spreads = {name: [measure.spread(some, name) for measure in MEASURES] for name, some in having.items()}
+    ranked = [
+        name
+        for name, some in having.items()
+        if name not in REFERENCES and len(some) == len(entries) and _idle(some, name) < len(some)
+    ]
+    bold = [_best(measure, i, spreads, ranked) for i, measure in enumerate(MEASURES)]
+    floor = spreads["floor"][MEASURES.index(KL_F)] if "floor" in spreads else None
+
+    def row(name: str) -> Row:
+        cells = [
+            spread_cell(cell, measure.text, name in bold[i])
+            for i, (measure, cell) in enumerate(zip(MEASURES, spreads[name], strict=True))
+        ]
+        kl_f = spreads[name][MEASURES.index(KL_F)]
+        over_floor = ratio(kl_f.mean if kl_f else None, floor.mean if floor else None)
+        cells.insert(MEASURES.index(KL_F) + 1, number_cell(over_floor, two_digits))
+        some = len(having[name])
+        return Row(name, tuple(cells), "" if some == len(entries) else f"{some}/{len(entries)}")
+
+    columns = [measure.column for measure in MEASURES]
+    columns.insert(MEASURES.index(KL_F) + 1, OVER_FLOOR)
+    groups = (tuple(row(name) for name in names if name in having) for names in (REFERENCES, PROXIES, BASELINES))
+    return Table(
+        name="benchmark",
+        title="",
+        columns=tuple(columns),
+        groups=tuple(Group(rows) for rows in groups if rows),
+        caption=CAPTION,
+        notes=tuple(_notes(entries, having)),
+    )
+
+
+def _best(measure: Measure, i: int, spreads: Mapping[str, Sequence[Spread | None]], names: Sequence[str]) -> set[str]:
+    retrain = spreads["retrain"][i] if "retrain" in spreads else None
+    if measure.better is _closest and retrain is None:
+        return set()
+    cells = [spreads[name][i] for name in names]
+    scores = [None if cell is None else measure.better(cell.mean, retrain.mean if retrain else 0.0) for cell in cells]
+    return {name for name, best in zip(names, least(scores, measure.bold), strict=True) if best}
+
+
+def _notes(entries: Sequence[Entry], having: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
+    took = floor_over_retrain(entries)
+    if took is not None and not clock_is_steady(entries):
+        yield (
+            f"RTE is not to be relied on: the floor, the same work as the retrain, took {100 * took:.0f} % of its time; "
+            "the machine was shared"
         )
-        for score, name in ranked:
-            bold[name][c] = bool(ranked) and score <= ranked[min(column.bold, len(ranked)) - 1][0]
-    rows = {name: Row(name, spreads[name], tuple(bold[name])) for name in names}
-    return Benchmark(
-        columns=COLUMNS,
-        references=tuple(rows[name] for name in REFERENCES),
-        methods=(tuple(rows[name] for name in proxies), tuple(rows[name] for name in baselines)),
-        notes=tuple(_notes(entries, proxies)),
-    )
-
-
-def render(table: Benchmark, variant: Variant, n_seeds: int) -> Table:
-    """The table for a terminal."""
-    rich = Table(
-        title=f"{variant}: mean ± std over {n_seeds} seed{'s' if n_seeds > 1 else ''}",
-        caption="KL in nats, KL(retrain || model); best epoch by KL_f; floor: a second retrain with another seed",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
-    rich.add_column("", no_wrap=True)
-    for column in table.columns:
-        rich.add_column(column.name, justify="right", no_wrap=True)
-    for group in (table.references, *table.methods):
-        for row in group:
-            cells = (
-                Text(_cell(column, spread), "bold" if bold else "")
-                for column, spread, bold in zip(table.columns, row.cells, row.bold, strict=True)
+    for name, some in having.items():
+        if len(some) < len(entries):
+            seeds = ", ".join(str(entry["seed"]) for entry in some)
+            yield f"{name}: only in seeds {seeds}; its mean is over those and it is not ranked"
+        infinite = sum(number(entry, name, "best", "kl_f") is None for entry in some)
+        if infinite:
+            yield f"{name}: KL_f is infinite in {infinite} of {len(some)} seeds, and so is its mean"
+        if idle := _idle(some, name):
+            yield (
+                f"{name}: not admissible in {idle} of {len(some)} seeds, where nothing is unlearned and the base counts"
+                + ("; it is not ranked" if idle == len(some) else "")
             )
-            rich.add_row(row.name, *cells)
-        rich.add_section()
-    return rich
 
 
-def _cell(column: Column, spread: Spread | None) -> str:
-    return "--" if spread is None else f"{column.text(spread.mean)}±{column.text(spread.std)}"
-
-
-def _notes(entries: Sequence[Entry], proxies: Iterable[str]) -> Iterable[str]:
-    for name in proxies:
-        etas = [entry[name]["target"]["eta_max"] for entry in entries]
-        idle = sum(eta == 0 for eta in etas)
-        if idle:
-            yield f"{name}: not admissible in {idle} of {len(etas)} seeds, where nothing is unlearned and the base counts"
-
-
-def _spread(values: Iterable[float | None]) -> Spread | None:
-    """None where any seed has no number: a mean over some seeds would not be comparable."""
-    known = list(values)
-    if any(value is None for value in known):
-        return None
-    numbers = [float(value) for value in known if value is not None]
-    mean = math.fsum(numbers) / len(numbers)
-    return Spread(mean, math.sqrt(math.fsum((n - mean) ** 2 for n in numbers) / len(numbers)))
+def _idle(entries: Sequence[Entry], row: str) -> int:
+    """In how many seeds a proxy had nothing to unlearn."""
+    return sum(number(entry, row, "target", "eta_max") == 0 for entry in entries)

@@ -2,101 +2,138 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
-from rich.console import Console
 
-from tracking.tables import benchmark, one_decimal, render, two_digits
-from unlearn_core.spec import Scenario, Variant
+from tracking.table import least, one_decimal, two_digits
+from tracking.tables import benchmark, benchmark_table
 
-KL_T, KL_LAST, KL_F, ACC_T, ACC_F, RTE = range(6)
-
-
-def block(kl_t, kl_f, acc_t, acc_f, rte=None):
-    return {"kl_t": kl_t, "kl_f": kl_f, "acc_t": acc_t, "acc_f": acc_f, "rte": rte}
+KL_T, KL_LAST, KL_F, OVER_FLOOR, ACC_T, ACC_F, RTE = range(7)
 
 
-def method(kl_t, kl_f, acc_f, rte, last=9.0, acc_t=0.9, eta=None):
-    return {
-        "best": block(kl_t, kl_f, acc_t, acc_f, rte),
-        "last": block(last, 9.0, 0.1, 0.1),
-        "target": {"eta_max": eta},
-    }
-
-
-def entry(seed, shift):
+@pytest.fixture
+def entries(made):
     """Two seeds at +-0.1 of the mean, so that every KL_t has a population standard deviation of 0.1."""
-    return {
-        "seed": seed,
-        "base": block(1.0 + shift, 5.0, 0.99, 1.0, rte=1.1),
-        "retrain": block(0.0, 0.0, 0.95, 0.60, rte=1.0),
-        "floor": block(0.2 + shift, 0.1, 0.95, 0.61, rte=1.0),
-        "lda": method(1.0 + shift, 5.0, 1.0, 0.01, eta=0.0 if shift < 0 else 0.3),
-        "lda-2c": method(0.3 + shift, 0.4, 0.65, 0.05, eta=0.3),
-        "dir": method(0.5 + shift, None if shift < 0 else 2.0, 0.0, 0.05),
-        "ft": method(0.4 + shift, 1.0, 0.9, 0.40, acc_t=0.98),
-        "scrub": method(0.35 + shift, 0.8, 0.5, 0.06, last=90.0),
-    }
+
+    def method(name, kl_t, kl_f, acc_f, rte, last=9.0, acc_t=0.9, eta=0.3):
+        taught = None if name == "dir" else made.target(eta)
+        return made.method(name, rte, {"kl_t": last}, taught, kl_t=kl_t, kl_f=kl_f, acc_t=acc_t, acc_f=acc_f)
+
+    def entry(seed, shift):
+        return made.cell(
+            seed,
+            base=made.reference(1.1, kl_t=1.0 + shift, kl_f=5.0, acc_t=0.99, acc_f=1.0),
+            retrain=made.reference(1.0, kl_t=0.0, kl_f=0.0, acc_t=0.95, acc_f=0.60),
+            floor=made.reference(1.0, kl_t=0.2 + shift, kl_f=0.1, acc_t=0.95, acc_f=0.61),
+            lda=method("lda", 1.0 + shift, 5.0, 1.0, 0.01, eta=0.0 if shift < 0 else 0.3),
+            lda_2c=method("lda-2c", 0.3 + shift, 0.4, 0.65, 0.05),
+            dir=method("dir", 0.5 + shift, float("inf") if shift < 0 else 2.0, 0.0, 0.05),
+            ft=method("ft", 0.4 + shift, 1.0, 0.9, 0.40, acc_t=0.98),
+            scrub=method("scrub", 0.35 + shift, 0.8, 0.5, 0.06, last=90.0),
+        )
+
+    return [entry(42, -0.1), entry(0, 0.1)]
 
 
-ENTRIES = [entry(42, -0.1), entry(0, 0.1)]
+def rows(table):
+    return {row.name: row for row in table.rows}
 
 
-def rows():
-    table = benchmark(ENTRIES)
-    return {row.name: row for group in (table.references, *table.methods) for row in group}
+def bold(table, column):
+    return {row.name for row in table.rows if row.cells[column].bold}
 
 
-def test_means_and_population_spreads():
-    table = rows()
+def test_means_and_population_spreads(entries):
+    table = rows(benchmark(entries))
     for name, mean in (("base", 1.0), ("floor", 0.2), ("lda-2c", 0.3), ("scrub", 0.35)):
-        spread = table[name].cells[KL_T]
-        assert spread is not None
-        assert (spread.mean, spread.std) == (pytest.approx(mean), pytest.approx(0.1))
+        cell = table[name].cells[KL_T]
+        assert (cell.value, cell.std) == (pytest.approx(mean), pytest.approx(0.1))
+        assert (cell.text, cell.std_text) == (two_digits(mean), "0.10")
 
 
-def test_groups_and_order():
-    table = benchmark(ENTRIES)
-    assert [row.name for row in table.references] == ["base", "retrain", "floor"]
-    assert [[row.name for row in group] for group in table.methods] == [["lda", "lda-2c", "dir"], ["ft", "scrub"]]
+def test_groups_and_order(entries):
+    assert [[row.name for row in group.rows] for group in benchmark(entries).groups] == [
+        ["base", "retrain", "floor"],
+        ["lda", "lda-2c", "dir"],
+        ["ft", "scrub"],
+    ]
 
 
-def test_bold_is_the_best_three_on_kl_and_the_best_elsewhere():
-    table = rows()
-    bold = lambda column: {name for name, row in table.items() if row.bold[column]}  # noqa: E731
-    assert bold(KL_T) == {"lda-2c", "scrub", "ft"}
-    assert bold(KL_F) == {"lda-2c", "scrub", "ft"}, "a method without a number in every seed is not ranked"
-    assert bold(ACC_T) == {"ft"}
-    assert bold(ACC_F) == {"lda-2c"}, "0.65 is closest to the retrain's 0.60"
-    assert bold(RTE) == {"lda"}
+def test_bold_is_the_best_three_on_kl_and_the_best_elsewhere(entries):
+    table = benchmark(entries)
+    assert bold(table, KL_T) == {"lda-2c", "scrub", "ft"}
+    assert bold(table, KL_F) == {"lda-2c", "scrub", "ft"}, "a method without a number in every seed is not ranked"
+    assert bold(table, OVER_FLOOR) == set()
+    assert bold(table, ACC_T) == {"ft"}
+    assert bold(table, ACC_F) == {"lda-2c"}, "0.65 is closest to the retrain's 0.60"
+    assert bold(table, RTE) == {"lda"}
 
 
-def test_missing_numbers_are_shown_as_missing():
-    table = rows()
-    assert table["dir"].cells[KL_F] is None
-    assert table["base"].cells[RTE] is None
-    assert table["retrain"].cells[KL_LAST] is None
+def test_over_floor_is_the_ratio_of_means(made):
+    """Means of 0.4 and 0.2; the mean of the ratios 0.6/0.1 and 0.2/0.3 would be 3.3."""
+    entries = [
+        made.cell(seed, floor=made.reference(kl_f=floor), ft=made.method("ft", kl_f=kl_f))
+        for seed, floor, kl_f in ((42, 0.1, 0.6), (0, 0.3, 0.2))
+    ]
+    table = rows(benchmark(entries))
+    assert table["ft"].cells[OVER_FLOOR].value == pytest.approx(2.0)
+    assert table["floor"].cells[OVER_FLOOR].value == pytest.approx(1.0)
+    assert table["base"].cells[OVER_FLOOR].value == pytest.approx(10.0)
 
 
-def test_seeds_where_nothing_was_unlearned_are_said():
-    assert benchmark(ENTRIES).notes == (
+def test_missing_numbers_are_shown_as_missing(entries):
+    table = rows(benchmark(entries))
+    for name, column in (("dir", KL_F), ("dir", OVER_FLOOR), ("base", RTE), ("retrain", KL_LAST)):
+        assert (table[name].cells[column].value, table[name].cells[column].text) == (None, "--")
+
+
+def test_notes_say_where_nothing_was_unlearned_and_where_kl_is_infinite(entries):
+    assert benchmark(entries).notes == (
         "lda: not admissible in 1 of 2 seeds, where nothing is unlearned and the base counts",
+        "dir: KL_f is infinite in 1 of 2 seeds, and so is its mean",
     )
 
 
-def test_methods_that_not_every_seed_ran_are_left_out():
-    partial = [dict(ENTRIES[0]), {k: v for k, v in ENTRIES[1].items() if k != "ft"}]
-    assert [row.name for row in benchmark(partial).methods[1]] == ["scrub"]
+def test_a_proxy_that_never_unlearns_is_not_ranked(made):
+    """It has the base's accuracy and no cost: it would win both columns by doing nothing."""
+    idle = made.method("qda", rte=0.01, taught=made.target(0.0), acc_t=0.99)
+    table = benchmark([made.cell(qda=idle, ft=made.method("ft", rte=0.5, acc_t=0.9))])
+    assert bold(table, ACC_T) == bold(table, RTE) == {"ft"}
+    assert table.notes[0].endswith("the base counts; it is not ranked")
 
 
-def test_the_rendered_table_fits_a_terminal_of_80_columns():
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(render(benchmark(ENTRIES), Variant("digits", "mlp1", Scenario.SUBCLASS, 0), 2))
-    text = console.export_text()
-    assert "lda-2c" in text
-    assert "0.30±0.10" in text
-    assert "…" not in text
+def test_a_method_that_only_some_seeds_have_is_shown_with_those_and_not_ranked(entries):
+    del entries[1]["ft"]
+    table = benchmark(entries)
+    ft = rows(table)["ft"]
+    assert (ft.remark, ft.cells[KL_T].value, ft.cells[KL_T].std) == ("1/2", pytest.approx(0.3), 0.0)
+    assert not any(cell.bold for cell in ft.cells)
+    assert bold(table, ACC_T) == {"lda", "lda-2c", "dir", "scrub"}, "the best of the others, all at 0.9"
+    assert "ft: only in seeds 42; its mean is over those and it is not ranked" in table.notes
+
+
+@pytest.mark.parametrize(("floor", "said"), [(0.79, True), (0.81, False), (1.24, False), (1.26, True)])
+def test_run_times_of_a_shared_machine_are_said_to_be_unreliable(made, floor, said):
+    """The floor is the same work as the retrain: it takes the same time, or the clock is not to be trusted."""
+    notes = benchmark([made.cell(floor=made.reference(rte=floor))]).notes
+    assert any(note.startswith("RTE is not to be relied on") for note in notes) is said
+
+
+def test_without_a_retrain_nothing_is_closest_to_it(entries):
+    for entry in entries:
+        del entry["retrain"]
+    assert bold(benchmark(entries), ACC_F) == set()
+    assert bold(benchmark(entries), KL_T) == {"lda-2c", "scrub", "ft"}
+
+
+def test_the_table_of_a_variant_is_named_after_it(made, entries):
+    table = benchmark_table(made.variant(*entries, scenario="class", key=4))
+    assert table.name == "benchmark_cifar10_r50_mlp1_class_4"
+    assert table.title == "cifar10/r50/mlp1/class/4: mean ± std over 2 seeds"
+
+
+def test_ties_with_the_last_of_the_least_are_among_them():
+    assert least([3.0, None, 1.0, 2.0, 2.0, 5.0], 2) == [False, False, True, True, True, False]
+    assert least([None, None], 3) == [False, False]
 
 
 @pytest.mark.parametrize(

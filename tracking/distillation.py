@@ -1,0 +1,80 @@
+"""Is the unlearned network as close to the retrain as the target it was taught?  [tab:distillation]"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tracking.spreads import Spread, mean_over_seeds, number, ratio, spread
+from tracking.table import Cell, Column, Group, Row, Table, least, number_cell, spread_cell, two_digits
+from tracking.tables import KL_DEFINED
+from tracking.tree import TreeVariant, incomplete_notes, name_within, shared_name, slug
+from unlearn_core.spec import EMPIRICAL_PROXIES, PROXIES
+
+MEASURES: tuple[tuple[Column, str, str], ...] = (
+    (Column("target_kl_t", "KL_t target", r"$\mathrm{KL}_t$ target"), "target", "kl_t"),
+    (Column("network_kl_t", "KL_t net", r"$\mathrm{KL}_t$ net"), "best", "kl_t"),
+    (Column("target_kl_f", "KL_f target", r"$\mathrm{KL}_f$ target"), "target", "kl_f"),
+    (Column("network_kl_f", "KL_f net", r"$\mathrm{KL}_f$ net"), "best", "kl_f"),
+    (Column("network_last_kl_f", "KL_f last", r"$\mathrm{KL}_f$ last"), "last", "kl_f"),
+)
+RATIO = Column("network_over_target_kl_f", "net/target")
+BOLD = 2  # as the cells of tab:distillation show; its caption does not say
+CAPTION = (
+    f"{KL_DEFINED}; net: the unlearned network at its best epoch, which is chosen by KL_f itself, last: at the last one; "
+    "net/target: ratio of the mean KL_f, below 1 where the network is closer; bold: the best two"
+)
+
+
+def distillation(variants: Sequence[TreeVariant]) -> Table:
+    """Target and network of every proxy, a group for every variant."""
+    name = shared_name(variants)
+    return Table(
+        name=f"distillation_{slug(name)}",
+        title=f"{name}: target and unlearned network, mean ± std over seeds",
+        columns=(*(column for column, _, _ in MEASURES), RATIO),
+        groups=tuple(Group(rows, name_within(v, variants)) for v in variants if (rows := _rows(v))),
+        caption=CAPTION,
+        notes=(*incomplete_notes(variants), *_dir_notes(variants)),
+        row_heading="proxy",
+    )
+
+
+def _dir_notes(variants: Sequence[TreeVariant]) -> list[str]:
+    """The empirical measure has never seen a test point: what its target says there is a choice."""
+    said = {
+        "base": "the targets of dir and dir-2c give test points the base network's output",
+        "as-forgotten": "the targets of dir and dir-2c take test points of the forgotten class as forgotten",
+    }
+    chosen = {
+        entry[proxy]["target"]["dir_on_test"]
+        for variant in variants
+        for proxy in EMPIRICAL_PROXIES
+        for entry in variant.entries_with(proxy)
+    }
+    return [said.get(choice, f"the targets of dir and dir-2c on test points: {choice}") for choice in sorted(chosen)]
+
+
+def idle_everywhere(variant: TreeVariant, proxy: str) -> bool:
+    """Not admissible in any seed: target and network are the base."""
+    return all(entry[proxy]["target"]["eta_max"] == 0 for entry in variant.entries_with(proxy))
+
+
+def _rows(variant: TreeVariant) -> tuple[Row, ...]:
+    proxies = [proxy for proxy in PROXIES if proxy in variant.methods]
+    ranked = [not idle_everywhere(variant, proxy) for proxy in proxies]
+    cells: list[list[Cell]] = [[] for _ in proxies]
+    for _, block, name in MEASURES:
+        spreads = [_spread(variant, proxy, block, name) for proxy in proxies]
+        scores = [s.mean if s and rank else None for s, rank in zip(spreads, ranked, strict=True)]
+        for row, over_seeds, bold in zip(cells, spreads, least(scores, BOLD), strict=True):
+            row.append(replace(spread_cell(over_seeds, two_digits), bold=bold))
+    for row, proxy in zip(cells, proxies, strict=True):
+        means = [mean_over_seeds(variant.entries_with(proxy), proxy, block, "kl_f") for block in ("best", "target")]
+        row.append(number_cell(ratio(means[0], means[1]), two_digits))
+    remarks = ["" if rank else "not admissible" for rank in ranked]
+    return tuple(Row(proxy, tuple(row), remark) for proxy, row, remark in zip(proxies, cells, remarks, strict=True))
+
+
+def _spread(variant: TreeVariant, proxy: str, block: str, name: str) -> Spread | None:
+    return spread(number(entry, proxy, block, name) for entry in variant.entries_with(proxy))

@@ -1,0 +1,125 @@
+"""One look for all figures: told apart without colour, the same bytes from the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from matplotlib.typing import RcKeyType
+
+PNG_DPI = 150
+RC: Mapping[RcKeyType, Any] = MappingProxyType(
+    {
+        "font.family": "sans-serif",
+        # the first comes with matplotlib, so that every machine lays out alike; a browser may have the others only
+        "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"],
+        "font.size": 9.0,
+        "axes.titlesize": 9.5,
+        "axes.labelsize": 9.0,
+        "legend.fontsize": 7.5,
+        "legend.frameon": False,
+        "xtick.labelsize": 8.0,
+        "ytick.labelsize": 8.0,
+        "svg.fonttype": "none",  # text stays text: to search, to select, to read aloud
+        "svg.hashsalt": "unlearn-grid",
+    }
+)
+
+
+@dataclass(frozen=True)
+class FigureFile:
+    """A figure on disk, with what a page says about it."""
+
+    name: str
+    title: str
+    caption: str
+    svg: Path
+    png: Path
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one method is drawn, in every figure."""
+
+    color: str
+    line: str | tuple[int, tuple[float, ...]]
+    marker: str
+    width: float
+    filled: bool
+
+    def plotted(self) -> dict[str, Any]:
+        """The keywords of ``Axes.plot``."""
+        return {
+            "color": self.color,
+            "linestyle": self.line,
+            "linewidth": self.width,
+            "marker": self.marker,
+            "markersize": 4.0,
+            "markerfacecolor": self.color if self.filled else "white",
+            "markeredgewidth": 0.9,
+        }
+
+
+def _proxy(color: str, marker: str, line: str = "-", width: float = 1.5) -> Look:
+    return Look(color, line, marker, width, filled=True)
+
+
+def _baseline(color: str, marker: str, *dashes: float) -> Look:
+    return Look(color, (0, dashes), marker, 1.0, filled=False)
+
+
+LOOKS: Mapping[str, Look] = MappingProxyType(
+    {  # the paper's families: naive, mixture, doubled; QDA dashed; baselines thin and hollow
+        "lda": _proxy("#3b82c4", "o"),
+        "qda": _proxy("#3b82c4", "s", "--"),
+        "lda-mix": _proxy("#e08a1e", "D"),
+        "qda-mix": _proxy("#e08a1e", "^", "--"),
+        "lda-2c": _proxy("#00473e", "v", width=2.4),
+        "dir": _proxy("#a678c8", "<"),
+        "dir-2c": _proxy("#5b2a86", ">"),
+        "ft": _baseline("#444444", "P", 5, 2),
+        "ga": _baseline("#b3261e", "X", 1, 1.5),
+        "ga-ft": _baseline("#d9706a", "h", 5, 1.5, 1, 1.5),
+        "rl-ft": _baseline("#7a5c2e", "*", 3, 1.5),
+        "scrub": _baseline("#c2258f", "d", 1, 1),
+        "salun": _baseline("#6f7d16", "p", 7, 2, 1, 2, 1, 2),
+        "base": Look("#000000", (0, (1, 3)), "", 1.0, filled=False),
+        "floor": Look("#8c8c8c", "-", "", 3.0, filled=False),
+    }
+)
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw under this project's settings, whatever the user's own are."""
+    from matplotlib import rc_context, rcdefaults, rcParams
+
+    with rc_context():
+        rcdefaults()
+        rcParams.update(RC)
+        yield
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of so many inches that no window system knows of."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save(figure: Figure, directory: Path, name: str, title: str, caption: str) -> FigureFile:
+    """Write ``name.svg`` and ``name.png``."""
+    directory.mkdir(parents=True, exist_ok=True)
+    file = FigureFile(name, title, caption, directory / f"{name}.svg", directory / f"{name}.png")
+    figure.savefig(file.svg, metadata={"Date": None})
+    figure.savefig(file.png, dpi=PNG_DPI)
+    return file

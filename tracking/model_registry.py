@@ -1,0 +1,113 @@
+"""Models in MLflow's registry: a signature, an input example, and the certificate beside them."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when mlflow is imported; clusters are often offline
+
+import mlflow
+import numpy as np
+from mlflow.models import infer_signature
+from numpy.typing import NDArray
+
+from tracking.mlflow_tracker import quiet_migration
+
+EXPERIMENT = "unlearn-forget"
+EXAMPLE_ROWS = 2
+
+
+@dataclass(frozen=True, eq=False)
+class ServableModel:
+    """What a served model is made of.
+
+    Attributes:
+        script: the file that defines it, which MLflow copies and runs.
+        served: the folder that the script reads.
+        code: packages and modules that it imports, copied along.
+        requirements: what it needs installed.
+        example, answer: a few inputs and the model's own answer to them.
+    """
+
+    script: Path
+    served: Path
+    code: Sequence[Path]
+    requirements: Sequence[str]
+    example: NDArray | Mapping[str, NDArray]
+    answer: NDArray
+
+
+def register_model(
+    name: str,
+    model: ServableModel,
+    certificate: Sequence[Path],
+    metrics: Mapping[str, float],
+    tags: Mapping[str, str],
+    tracking_uri: str,
+    artifact_root: Path | None,
+) -> str:
+    """Log a model, register it, and return its address, ``models:/NAME/VERSION``.
+
+    Args:
+        certificate: files that become artifacts of the run, and of the model.
+        artifact_root: where a new experiment keeps its files; None: the server's own place.
+    """
+    with _talking_to(tracking_uri):
+        run_name = f"forget for {name}"
+        with mlflow.start_run(experiment_id=_experiment(artifact_root), run_name=run_name, tags=dict(tags)):
+            mlflow.log_metrics(dict(metrics))
+            for path in certificate:
+                mlflow.log_artifact(str(path))
+            info = mlflow.pyfunc.log_model(
+                name="model",
+                python_model=str(model.script),
+                artifacts={"served": str(model.served), **{path.stem + path.suffix: str(path) for path in certificate}},
+                code_paths=[str(path) for path in model.code],
+                pip_requirements=list(model.requirements),
+                signature=infer_signature(_plain(model.example), model.answer),
+                input_example=_plain(model.example),
+                registered_model_name=name,
+            )
+        return f"models:/{name}/{info.registered_model_version}"
+
+
+def example_rows(values: Mapping[str, NDArray] | NDArray) -> NDArray | dict[str, NDArray]:
+    """The first rows, for the input example."""
+    if isinstance(values, Mapping):
+        return {name: np.asarray(value[:EXAMPLE_ROWS]) for name, value in values.items()}
+    return np.asarray(values[:EXAMPLE_ROWS])
+
+
+def _plain(example: NDArray | Mapping[str, NDArray]) -> Any:
+    return dict(example) if isinstance(example, Mapping) else example
+
+
+def _experiment(artifact_root: Path | None) -> str:
+    found = mlflow.get_experiment_by_name(EXPERIMENT)
+    if found is not None:
+        return found.experiment_id
+    return mlflow.create_experiment(EXPERIMENT, None if artifact_root is None else artifact_root.absolute().as_uri())
+
+
+@contextmanager
+def _talking_to(tracking_uri: str) -> Iterator[None]:
+    """MLflow's process-wide address for the time of a call, without its reports of every step."""
+    before = mlflow.get_tracking_uri(), mlflow.get_registry_uri()
+    logger = logging.getLogger("mlflow")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with quiet_migration():
+            mlflow.set_tracking_uri(tracking_uri)
+            mlflow.set_registry_uri(tracking_uri)
+            yield
+    finally:
+        logger.setLevel(level)
+        mlflow.set_tracking_uri(before[0])
+        mlflow.set_registry_uri(before[1])

@@ -1,0 +1,30 @@
+"""Every table of a report on a results tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracking.audit import bounds, queries
+from tracking.claims import Claim, claims_table
+from tracking.comparison import comparisons
+from tracking.distillation import distillation
+from tracking.paper import read_paper
+from tracking.recommendations import across_architectures, across_scenarios
+from tracking.table import Table
+from tracking.tables import benchmark_table
+from tracking.tree import Tree
+
+
+def report_tables(tree: Tree, claims: Sequence[Claim]) -> tuple[Table, ...]:
+    """Claims, the paper's numbers beside ours, recommendations, then by architecture, then by variant."""
+    families = tree.families()
+    return (
+        claims_table(claims),
+        *comparisons(tree, read_paper()),
+        *across_scenarios(tree),
+        *across_architectures(tree),
+        *(distillation(family) for family in families),
+        *(queries(family) for family in families),
+        *(bounds(family) for family in families),
+        *(benchmark_table(variant) for variant in tree.variants),
+    )
