@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tasks.data_kinds import Write, compute_features, compute_images, compute_resized, compute_shard, load_arrays
-from tasks.files import ENTRY, MOMENTS, OMEGA, RECORD, SKETCH, WEIGHTS
+from tasks.files import ENTRY, MOMENTS, OMEGA, PROBE, RECORD, SKETCH, WEIGHTS
 from tasks.holdings import Holdings
 from tasks.step import Kind, Step
 from tasks.store import Store, write_json
@@ -28,6 +28,7 @@ from unlearn_core.data.weights import load_weights
 from unlearn_core.nets.make import stored_network
 from unlearn_core.nets.resnet import ResNetStack
 from unlearn_core.problem import Cell, Inputs, Problem, make_cell
+from unlearn_core.proxies.probe import ProbeFit
 from unlearn_core.proxies.statistics import Moments
 from unlearn_core.records import cell_entry, method_entry, reference_entry
 from unlearn_core.references import Trained, make_scorers, reference_records, train_reference
@@ -48,6 +49,19 @@ def compute_statistics(steps: Sequence[Step], store: Store, holdings: Holdings) 
         return write
 
     return [writer(_problem(step, store, holdings).moments) for step in steps]
+
+
+def compute_probe(steps: Sequence[Step], store: Store, holdings: Holdings) -> list[Write]:
+    """The probe of D in one label space."""
+
+    def writer(fit: ProbeFit) -> Write:
+        def write(directory: Path) -> None:
+            for name in PROBE:
+                np.save(directory / f"{name}.npy", np.asarray(getattr(fit, name)), allow_pickle=False)
+
+        return write
+
+    return [writer(_problem(step, store, holdings).probe) for step in steps]
 
 
 def compute_reference(steps: Sequence[Step], store: Store, holdings: Holdings) -> list[Write]:
@@ -147,6 +161,7 @@ COMPUTE: Mapping[Kind, Compute] = MappingProxyType(
         Kind.PROJECTION: compute_projection,
         Kind.SKETCH: compute_sketch,
         Kind.STATISTICS: compute_statistics,
+        Kind.PROBE: compute_probe,
         Kind.BASE: compute_reference,
         Kind.RETRAIN: compute_reference,
         Kind.FLOOR: compute_reference,
@@ -168,6 +183,8 @@ def _problem(step: Step, store: Store, holdings: Holdings) -> Problem:
     if (statistics := step.needs.get("statistics")) is not None:
         # a cached property is an ordinary entry of the instance: the stored moments take its place
         problem.__dict__.setdefault("moments", _load_moments(store.path(statistics)))
+    if (probe := step.needs.get("probe")) is not None:
+        problem.__dict__.setdefault("probe", _load_probe(store.path(probe)))
     return problem
 
 
@@ -180,6 +197,11 @@ def _load_sketch(step: Step | None, store: Store) -> Sketch | None:
 
 def _load_moments(directory: Path) -> Moments:
     return Moments(**{name: np.load(directory / f"{name}.npy", allow_pickle=False) for name in MOMENTS})
+
+
+def _load_probe(directory: Path) -> ProbeFit:
+    arrays = {name: np.load(directory / f"{name}.npy", allow_pickle=False) for name in PROBE}
+    return ProbeFit(**{**arrays, "scale": float(arrays["scale"])})
 
 
 def _cell(step: Step, problem: Problem) -> Cell:
@@ -210,7 +232,9 @@ def _reference(steps: Sequence[Step], store: Store, holdings: Holdings) -> Refer
 
 def _settings(step: Step) -> RunSettings:
     config = step.config
-    proxy = {name: config[name] for name in ("ridge", "shrinkage", "cap", "finalizer") if name in config}
+    proxy = {name: config[name] for name in ("ridge", "shrinkage", "finalizer") if name in config}
+    if "cap" in config:
+        proxy["cap"] = float(config["cap"])  # "inf" is no number in JSON
     if "dir_on_test" in config:
         proxy["dir_on_test"] = DirOnTest(config["dir_on_test"])
     return RunSettings(preset=config.get("preset", "paper"), proxy=ProxySettings(**proxy))

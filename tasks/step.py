@@ -25,6 +25,8 @@ class Kind(StrEnum):
     SKETCH = "sketch"
     """A base network's layer, sketched on all images: what its proxies see."""
     STATISTICS = "statistics"
+    PROBE = "probe"
+    """The linear classifier of D."""
     BASE = "base"
     RETRAIN = "retrain"
     FLOOR = "floor"

@@ -14,6 +14,7 @@ from unlearn_core.audit.scoring import EvaluationData
 from unlearn_core.data.labelled import LabelledSet
 from unlearn_core.data.sketch import Sketch
 from unlearn_core.data.splits import scenario_mask
+from unlearn_core.proxies.probe import ProbeFit, design, fit_probe_of_all
 from unlearn_core.proxies.statistics import Moments, compute_moments
 from unlearn_core.spec import LabelSpace, Scenario, Variant
 
@@ -85,6 +86,16 @@ class Problem:
     def moments(self) -> Moments:
         """The sufficient statistics of D, computed once for all requests."""
         return compute_moments(self.proxy_train, self.labels, self.n_classes)
+
+    @cached_property
+    def probe(self) -> ProbeFit:
+        """The linear classifier of D, fitted once for all requests."""
+        return fit_probe_of_all(self.proxy_train, self.labels, self.n_classes)
+
+    @cached_property
+    def probe_inputs(self) -> NDArray[np.float32]:
+        """(N, d + 1) what the probe is fitted on."""
+        return design(self.proxy_train, self.probe)
 
     @property
     def train_inputs(self) -> torch.Tensor:

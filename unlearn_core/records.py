@@ -58,6 +58,7 @@ class TargetRecord:
     ridge: float
     shrinkage: str
     cap: float
+    """Infinite, and null in the results tree, where eta had no limit."""
     finalizer: str
     dir_on_test: str
 

@@ -59,9 +59,12 @@ class Variant:
 
 GAUSSIAN_PROXIES: tuple[str, ...] = ("lda", "qda", "lda-mix", "qda-mix", "lda-2c")
 EMPIRICAL_PROXIES: tuple[str, ...] = ("dir", "dir-2c")
-PROXIES: tuple[str, ...] = GAUSSIAN_PROXIES + EMPIRICAL_PROXIES
+PROBE = "probe"
+"""Not of the paper: a pair of linear classifiers."""
+PROXIES: tuple[str, ...] = (*GAUSSIAN_PROXIES, *EMPIRICAL_PROXIES, PROBE)
 BASELINES: tuple[str, ...] = ("ft", "ga", "ga-ft", "rl-ft", "scrub", "salun")
 METHODS: tuple[str, ...] = PROXIES + BASELINES
+PAPER_METHODS: tuple[str, ...] = (*GAUSSIAN_PROXIES, *EMPIRICAL_PROXIES, *BASELINES)
 
 
 class Visit(StrEnum):
@@ -218,9 +221,16 @@ class ProxySettings:
 
     ridge: float = 1e-3
     shrinkage: str = "ridge"
-    cap: float = 1.0
+    cap: float | None = None
+    """The largest eta; None: the paper's 1 for the paper's proxies, and none for the probe, which is less sure of itself
+    than the network and needs its signal enlarged."""
     finalizer: str = "kl"
     dir_on_test: DirOnTest = DirOnTest.BASE
+
+    def cap_of(self, method: str) -> float:
+        if self.cap is not None:
+            return self.cap
+        return math.inf if method == PROBE else 1.0
 
 
 @dataclass(frozen=True)

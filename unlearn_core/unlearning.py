@@ -22,13 +22,15 @@ from unlearn_core.finalizers.distill import distill, distillation_member
 from unlearn_core.finalizers.least_squares import fit_last_layer_shift
 from unlearn_core.nets.stack import NetworkStack
 from unlearn_core.problem import Cell, Problem
-from unlearn_core.proxies import EmpiricalProxy, GaussianProxy, Shrinkage, fit_proxy
+from unlearn_core.proxies import EmpiricalProxy, FittedProxy, Shrinkage, fit_proxy
 from unlearn_core.proxies.empirical import NOWHERE, Membership
 from unlearn_core.records import EpochMetrics, MethodRecord, Scores, TargetRecord, best_epoch
 from unlearn_core.references import Trained
 from unlearn_core.spec import (
     BASELINES,
+    GAUSSIAN_PROXIES,
     METHODS,
+    PROBE,
     PROXIES,
     DirOnTest,
     ProxySettings,
@@ -133,7 +135,7 @@ class _History:
 class _Target:
     """One cell's target: computed within the timed part, described outside it."""
 
-    proxy: GaussianProxy | EmpiricalProxy
+    proxy: FittedProxy
     logits: Array
     signal: Array | None
     search: EtaSearch | None
@@ -172,8 +174,10 @@ def _run_proxy(
 def _make_targets(method: str, reference: Reference, settings: ProxySettings) -> list[_Target]:
     problem, targets = reference.problem, []
     now = clock_for(problem.device)
-    moments = problem.moments  # cached per (features, label space): not part of a request's time
-    fits: dict[bytes, tuple[GaussianProxy | EmpiricalProxy, Array | None, float]] = {}
+    # cached per (features, label space): not part of a request's time
+    moments = problem.moments if method in GAUSSIAN_PROXIES else None
+    probe, probe_inputs = (problem.probe, problem.probe_inputs) if method == PROBE else (None, None)
+    fits: dict[bytes, tuple[FittedProxy, Array | None, float]] = {}
     for k, cell in enumerate(reference.cells):
         key = cell.forget.tobytes()
         if key not in fits:  # cells with one forget set share the fit, and each is charged for it
@@ -187,8 +191,10 @@ def _make_targets(method: str, reference: Reference, settings: ProxySettings) ->
                 settings.ridge,
                 Shrinkage(settings.shrinkage),
                 moments,
+                probe,
+                probe_inputs,
             )
-            signal = proxy.signal(problem.proxy_train) if isinstance(proxy, GaussianProxy) else None
+            signal = None if isinstance(proxy, EmpiricalProxy) else proxy.signal(problem.proxy_train)
             fits[key] = (proxy, signal, now() - started)
         proxy, signal, fit_seconds = fits[key]
         started = now()
@@ -197,10 +203,10 @@ def _make_targets(method: str, reference: Reference, settings: ProxySettings) ->
         if isinstance(proxy, EmpiricalProxy):
             target = proxy.log_target(logits, proxy.training_membership)
         elif signal is not None:
-            search = find_eta_max(logits, signal, settings.cap)
+            search = find_eta_max(logits, signal, settings.cap_of(method))
             target = log_target(logits, signal, search.eta_max)
         else:
-            raise AssertionError("unreachable: a Gaussian proxy has a signal")
+            raise AssertionError("unreachable: every other proxy has a signal")
         retained = np.bincount(problem.labels[~cell.forget], minlength=problem.n_classes)
         lost = retained == 0
         target = floor_lost_classes(target, logits, lost)
@@ -270,7 +276,7 @@ def _target_record(reference: Reference, k: int, target: _Target, settings: Prox
         "proxy_seconds": target.seconds,
         "ridge": settings.ridge,
         "shrinkage": settings.shrinkage,
-        "cap": settings.cap,
+        "cap": settings.cap_of(target.proxy.method),
         "finalizer": settings.finalizer,
         "dir_on_test": settings.dir_on_test.value,
     }

@@ -7,15 +7,18 @@ retrain per (variant, seed), statistics per (data, label space), and for a ResNe
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tasks.step import Kind, Step
 from unlearn_core.errors import BadInput
+from unlearn_core.proxies.probe import PENALTY
 from unlearn_core.spec import (
     BASELINES,
     EMPIRICAL_PROXIES,
     GAUSSIAN_PROXIES,
+    PROBE,
     ProxySettings,
     RunSettings,
     Scenario,
@@ -81,7 +84,7 @@ def cell_step(source: Source, variant: Variant, seed: int, methods: Sequence[str
         method: Step(
             Kind.UNLEARN,
             network | request | {"method": method} | method_config(method, settings),
-            needs | ({} if method in BASELINES else seen) | _statistics(data | seen, network, method),
+            needs | ({} if method in BASELINES else seen) | _fitted_on_all(data | seen, network, method),
             alone=alone,
         )
         for method in methods
@@ -108,10 +111,13 @@ def _seen_by_proxies(source: Source, data: dict[str, Step], base: Step, network:
     return {"sketch": sketch}
 
 
-def _statistics(needs: dict[str, Step], network: dict[str, Any], method: str) -> dict[str, Step]:
-    if method not in GAUSSIAN_PROXIES:
-        return {}
-    return {"statistics": Step(Kind.STATISTICS, {"space": network["space"]}, needs)}
+def _fitted_on_all(needs: dict[str, Step], network: dict[str, Any], method: str) -> dict[str, Step]:
+    """What a proxy knows of D before any request comes."""
+    if method in GAUSSIAN_PROXIES:
+        return {"statistics": Step(Kind.STATISTICS, {"space": network["space"]}, needs)}
+    if method == PROBE:
+        return {"probe": Step(Kind.PROBE, {"space": network["space"], "penalty": PENALTY}, needs)}
+    return {}
 
 
 def _sketch_settings(source: Source) -> dict[str, Any]:
@@ -127,7 +133,10 @@ def method_config(method: str, settings: RunSettings) -> dict[str, Any]:
     proxy = _proxy_json(settings.proxy)
     if method in EMPIRICAL_PROXIES:
         return {name: proxy[name] for name in ("finalizer", "dir_on_test")}
-    return {name: proxy[name] for name in ("ridge", "shrinkage", "cap", "finalizer")}
+    cap = settings.proxy.cap_of(method)
+    proxy["cap"] = cap if math.isfinite(cap) else str(cap)
+    names = ("cap", "finalizer") if method == PROBE else ("ridge", "shrinkage", "cap", "finalizer")
+    return {name: proxy[name] for name in names}
 
 
 def flat_settings(settings: RunSettings) -> dict[str, Any]:
@@ -135,5 +144,6 @@ def flat_settings(settings: RunSettings) -> dict[str, Any]:
 
 
 def _proxy_json(proxy: ProxySettings) -> dict[str, Any]:
-    values: Mapping[str, Any] = dataclasses.asdict(proxy)
+    """Plain JSON; a cap that is not given is the paper's, as the settings of a run show it."""
+    values: Mapping[str, Any] = dataclasses.asdict(proxy) | {"cap": 1.0 if proxy.cap is None else proxy.cap}
     return {name: str(value) if name in ("dir_on_test", "shrinkage") else value for name, value in values.items()}

@@ -105,9 +105,12 @@ class Rates:
         source = self._sources.get(data.id) or self._images[data.id]
         if step.kind is Kind.RESIZED:
             return Work(1e3 * (source.n_train + source.n_test) * step.config["size"] ** 2)
-        if step.kind is Kind.STATISTICS:
+        if step.kind in (Kind.STATISTICS, Kind.PROBE):
             dim = source.dim if source.sketch is None else source.sketch["dim"]
-            return Work(4.0 * source.n_train * dim**2)
+            blocks = (
+                1 if step.kind is Kind.STATISTICS else 4 * source.n_fine
+            )  # the probe has a curvature for each class
+            return Work(4.0 * blocks * source.n_train * dim**2)
         forward = _forward(source, step.config["arch"])
         if step.kind is Kind.SKETCH:
             return Work(forward * (source.n_train + source.n_test))

@@ -13,7 +13,7 @@ import time
 import numpy as np
 import pytest
 
-from unlearn_core.spec import METHODS
+from unlearn_core.spec import PAPER_METHODS
 from workflows.cli import main
 
 
@@ -56,7 +56,7 @@ def test_a_run_prints_the_table_and_where_the_results_are(finished):
     result, out = finished
     assert result.returncode == 0, result.stderr
     assert "digits/mlp1/subclass/0: 36 steps, 0 done already, 36 to run" in result.stdout
-    for row in ("base", "retrain", "floor", *METHODS):
+    for row in ("base", "retrain", "floor", *PAPER_METHODS):
         assert f"\n {row} " in result.stdout or f"\n{row} " in result.stdout
     path = out / "results" / "digits" / "pixels" / "subclass_mlp1_raw.json"
     assert str(path) in result.stdout
@@ -65,7 +65,7 @@ def test_a_run_prints_the_table_and_where_the_results_are(finished):
     assert figure.read_bytes().startswith(b"\x89PNG")
     entries = json.loads(path.read_text())["mlp1"]["results"]["0"]
     assert [entry["seed"] for entry in entries] == [42, 0]
-    assert all(set(METHODS) | {"base", "retrain", "floor"} <= set(entry) for entry in entries)
+    assert all(set(PAPER_METHODS) | {"base", "retrain", "floor"} <= set(entry) for entry in entries)
     assert all(len(entry["lda-2c"]["epochs"]) in (1, 20) for entry in entries)
     assert entries[0]["base"] != entries[1]["base"]
     assert entries[0]["lda-2c"]["stein"]["n_f_at_0.001"] > 0

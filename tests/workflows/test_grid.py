@@ -8,7 +8,7 @@ import pytest
 
 from tasks.step import Kind, Step, closure
 from unlearn_core.errors import BadInput
-from unlearn_core.spec import HEADS, METHODS, SEEDS, ProxySettings, RunSettings, Scenario
+from unlearn_core.spec import HEADS, PAPER_METHODS, SEEDS, ProxySettings, RunSettings, Scenario
 from workflows.grid import cell_step, choose_variants
 from workflows.sources import Source, feature_source
 
@@ -18,7 +18,7 @@ def source(n_fine=10, n_train=50_000, has_superclass=True) -> Source:
     return Source("cifar", "dinov2", HEADS, data, "f" * 64, n_fine, n_train, 10_000, 384, has_superclass)
 
 
-def cells(variants, settings=None, methods=METHODS, seeds=SEEDS):
+def cells(variants, settings=None, methods=PAPER_METHODS, seeds=SEEDS):
     return [cell_step(source(), v, s, methods, settings or RunSettings()) for v in variants for s in seeds]
 
 

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from unlearn_core.data import load_feature_set
 from unlearn_core.data.images import ImageSet, save_image_file
-from unlearn_core.spec import METHODS, SEEDS
+from unlearn_core.spec import PAPER_METHODS, SEEDS
 from workflows.cli import main
 
 RESOLUTION = 42  # three patches of 14: a ViT-S/14 that a test can afford
@@ -78,12 +78,12 @@ def test_resnet_end_to_end_with_every_method(tmp_path, image_file):
     assert result.returncode == 0, result.stderr
     tree = json.loads((tmp_path / "out/results/colours/resnet/subclass_resnet18_raw.json").read_text())
     entry = tree["resnet18"]["results"]["0"][0]
-    assert set(METHODS) | {"base", "retrain", "floor"} <= set(entry)
+    assert set(PAPER_METHODS) | {"base", "retrain", "floor"} <= set(entry)
     assert entry["n_forget"] == 10
     settings = entry["provenance"]["settings"]
     assert (settings["training_epochs"], settings["initial"], settings["sketch_dim"]) == (3, "random", 16)
-    assert all(len(entry[method]["epochs"]) in (1, 20) for method in METHODS)
-    assert all(np.isfinite(entry[method]["best"]["kl_f"]) for method in METHODS)
+    assert all(len(entry[method]["epochs"]) in (1, 20) for method in PAPER_METHODS)
+    assert all(np.isfinite(entry[method]["best"]["kl_f"]) for method in PAPER_METHODS)
     again = unlearn(*command)
     assert "0 steps run" in again.stdout
     plan = (tmp_path / "out" / "plan.jsonl").read_text().splitlines()
@@ -184,7 +184,7 @@ def test_the_papers_grid_is_planned_without_its_data(tmp_path, capsys):
     code, out, _ = run_here(capsys, "plan", "--data-root", tmp_path / "none", "--out", tmp_path / "grid")
     assert code == 0
     n_variants = 2 * 4 * (5 + 5 + 4)
-    cells, runs = n_variants * len(SEEDS), n_variants * len(SEEDS) * len(METHODS)
+    cells, runs = n_variants * len(SEEDS), n_variants * len(SEEDS) * len(PAPER_METHODS)
     assert f"{n_variants} variants, {cells} cells, {runs} method runs" in out
     assert (n_variants, cells, runs) == (112, 560, 7280)
     assert "not there yet" in out

@@ -2,7 +2,7 @@
 
 from unlearn_core.proxies.covariance import Shrinkage
 from unlearn_core.proxies.empirical import EmpiricalProxy
-from unlearn_core.proxies.fit import GAUSSIAN_BUILDERS, Proxy, fit_gaussian, fit_proxy
+from unlearn_core.proxies.fit import GAUSSIAN_BUILDERS, FittedProxy, Proxy, fit_gaussian, fit_proxy
 from unlearn_core.proxies.gaussian import GaussianProxy
 from unlearn_core.proxies.request import ForgetRequest, forget_request
 from unlearn_core.proxies.statistics import Moments, compute_moments
@@ -10,6 +10,7 @@ from unlearn_core.proxies.statistics import Moments, compute_moments
 __all__ = [
     "GAUSSIAN_BUILDERS",
     "EmpiricalProxy",
+    "FittedProxy",
     "ForgetRequest",
     "GaussianProxy",
     "Moments",

@@ -60,6 +60,13 @@ class ForgetRequest:
         return total
 
 
+def check_mask(mask: NDArray[np.bool_], labels: NDArray[np.integer]) -> None:
+    if mask.shape != labels.shape or mask.dtype != np.bool_:
+        raise BadInput(f"the forget mask has shape {mask.shape}, dtype {mask.dtype}; it needs {labels.shape} booleans")
+    if not mask.any() or mask.all():
+        raise BadInput(f"the request forgets {int(mask.sum())} of {len(mask)} rows; it must leave some on either side")
+
+
 def forget_request(
     features: NDArray[np.floating],
     labels: NDArray[np.integer],
@@ -70,10 +77,7 @@ def forget_request(
     total: Moments | None = None,
 ) -> ForgetRequest:
     """Check a request and take the forget moments; ``total`` is the cached moments of D, computed here if not given."""
-    if mask.shape != labels.shape or mask.dtype != np.bool_:
-        raise BadInput(f"the forget mask has shape {mask.shape}, dtype {mask.dtype}; it needs {labels.shape} booleans")
-    if not mask.any() or mask.all():
-        raise BadInput(f"the request forgets {int(mask.sum())} of {len(mask)} rows; it must leave some on either side")
+    check_mask(mask, labels)
     if total is None:
         total = compute_moments(features, labels, n_classes)
     if (total.counts == 0).any():

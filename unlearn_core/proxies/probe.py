@@ -1,0 +1,279 @@
+"""``probe``: a pair of linear classifiers on the features, one of D and one of D_r.
+
+P(y|x) and P_r(y|x) are L2-regularised multinomial logistic regressions: discriminative where the other proxies are
+generative. The fit on D is computed once per (features, labels); a request starts from it.
+
+Both fits are by L-BFGS in coordinates in which the curvature of each class at the solution on D is the identity, so that
+half the squared gradient there is about how far the objective, in nats, is from its minimum. The fit on D_r minimises
+its objective tilted by what gradient the fit on D has left: then, with nothing forgotten, the two fits would be equal, and
+an unconverged first fit cannot make the second one look like the better model of D.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+
+from unlearn_core.errors import BadInput
+from unlearn_core.proxies.request import check_mask
+
+Array = NDArray[np.float64]
+Single = NDArray[np.float32]
+
+PENALTY = 1e-4
+BIAS_PENALTY = 1e-9  # only so that the curvature can be factored where a class is predicted with certainty
+GAP_OF_D = 1e-8  # nats that the fit on D may be from its minimum
+REQUEST_SHARE = 1e-3  # of the gap that the request opens, what the fit on D_r may leave
+MEMORY = 12
+MAX_STEPS = 500
+CHUNK_ROWS = 4096  # logits and gradient of a chunk are taken while it is in the cache
+DECREASE = 1e-4
+SMALLEST_STEP = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class ProbeFit:
+    """The probe of D, with what a request needs in order to start from it.
+
+    Attributes:
+        centre: (d,) the mean of D, taken off the features.
+        scale: the root mean square of the centred features: what makes the penalty free of their unit.
+        weights: (d + 1, C), the bias last.
+        gradient: (d + 1, C) of the penalised mean loss at ``weights``: what is left of it.
+        factors: (C, d + 1, d + 1) lower Cholesky factors of each class's curvature at ``weights``.
+    """
+
+    centre: Array
+    scale: float
+    weights: Array
+    gradient: Array
+    factors: Array
+
+
+@dataclass(frozen=True, eq=False)
+class ProbeProxy:
+    """P and P_r as two linear classifiers; a class with no retain sample is out of the support of P_r."""
+
+    fit: ProbeFit
+    retain_weights: Array
+    lost_classes: NDArray[np.bool_]
+    method: str = "probe"
+
+    @property
+    def n_classes(self) -> int:
+        return self.fit.weights.shape[1]
+
+    def log_posteriors(self, x: NDArray[np.floating]) -> tuple[Array, Array]:
+        """log P(y|x) and log P_r(y|x), each (N, C); -inf for a class that left the support of P_r."""
+        if x.ndim != 2 or x.shape[1] != len(self.fit.centre):
+            raise BadInput(f"features have shape {x.shape}; this probe was fitted on d = {len(self.fit.centre)}")
+        log_p, log_p_r = np.empty((2, self.n_classes, len(x)))
+        for start in range(0, len(x), CHUNK_ROWS):
+            rows = slice(start, start + CHUNK_ROWS)
+            z = design(x[rows], self.fit)
+            log_p[:, rows] = _log_softmax(_logits(z, self.fit.weights).astype(np.float64))
+            logits = _logits(z, self.retain_weights).astype(np.float64)
+            logits[self.lost_classes] = -np.inf
+            log_p_r[:, rows] = _log_softmax(logits)
+        return log_p.T, log_p_r.T
+
+    def signal(self, x: NDArray[np.floating]) -> Array:
+        """(N, C) log P_r(y|x) - log P(y|x)."""
+        log_p, log_p_r = self.log_posteriors(x)
+        return log_p_r - log_p
+
+
+def design(x: NDArray[np.floating], fit: ProbeFit) -> Single:
+    """(N, d + 1) float32: features about the centre in units of the scale, and a one for the bias."""
+    return _design(x, fit.centre, fit.scale)
+
+
+def _design(x: NDArray[np.floating], centre: Array, scale: float) -> Single:
+    out = np.empty((len(x), x.shape[1] + 1), dtype=np.float32)
+    np.divide(np.subtract(x, centre.astype(np.float32), dtype=np.float32), np.float32(scale), out=out[:, :-1])
+    out[:, -1] = 1.0
+    return out
+
+
+def fit_probe_of_all(
+    features: NDArray[np.floating], labels: NDArray[np.integer], n_classes: int, gap: float = GAP_OF_D
+) -> ProbeFit:
+    """The probe of D, within ``gap`` nats of its minimum: once per (features, labels), for every request."""
+    centre = np.asarray(features.mean(axis=0, dtype=np.float64))
+    square = sum(float(np.sum(np.subtract(c, centre) ** 2)) for c in _row_chunks(features))
+    scale = float(np.sqrt(square / features.size)) or 1.0
+    data = _Data(_design(features, centre, scale), labels, n_classes)
+    weights = np.zeros((features.shape[1] + 1, n_classes))
+    # The curvature at zero starts the fit; its solution's own curvature finishes it.
+    for reached in (1e-3, 1e-5, gap):
+        factors = data.curvature_factors(weights)
+        weights = _minimise(data, weights, factors, np.zeros_like(weights), max(reached, gap))
+    return ProbeFit(centre, scale, weights, data.objective(weights)[1], data.curvature_factors(weights))
+
+
+def fit_probe(
+    fit: ProbeFit,
+    features: NDArray[np.floating],
+    labels: NDArray[np.integer],
+    forget: NDArray[np.bool_],
+    inputs: Single | None = None,
+) -> ProbeProxy:
+    """The probe of D_r, started from D's.
+
+    Where all that is forgotten is whole classes, P_r is P on the others, as for the other proxies; nothing is fitted.
+
+    Args:
+        inputs: ``design(features)`` where it is at hand.
+    """
+    check_mask(forget, labels)
+    n_classes = fit.weights.shape[1]
+    lost = np.bincount(labels[~forget], minlength=n_classes) == 0
+    if lost[labels[forget]].all():
+        return ProbeProxy(fit, fit.weights, lost)
+    retained = _Data(design(features, fit) if inputs is None else inputs, labels, n_classes, ~forget, ~lost)
+    tilt = np.where(lost, 0.0, fit.gradient)
+    opened = _gap(retained.objective(fit.weights)[1] - tilt, fit.factors)
+    return ProbeProxy(fit, _minimise(retained, fit.weights, fit.factors, tilt, REQUEST_SHARE * opened), lost)
+
+
+def _row_chunks(x: NDArray) -> Iterator[NDArray]:
+    for start in range(0, len(x), CHUNK_ROWS):
+        yield x[start : start + CHUNK_ROWS]
+
+
+def _logits(z: Single, weights: Array) -> Single:
+    """(C, n), class-major: sums over classes run along memory."""
+    return np.ascontiguousarray(weights.T, dtype=np.float32) @ z.T
+
+
+def _log_softmax(logits: Array) -> Array:
+    shifted = logits - logits.max(axis=0)
+    return shifted - np.log(np.exp(shifted).sum(axis=0))
+
+
+class _Data:
+    """Penalised mean cross-entropy of some rows over some classes. Products are float32, sums over chunks float64."""
+
+    def __init__(
+        self,
+        z: Single,
+        labels: NDArray[np.integer],
+        n_classes: int,
+        rows: NDArray[np.bool_] | None = None,
+        classes: NDArray[np.bool_] | None = None,
+    ) -> None:
+        self.z: Single = z
+        self.labels: NDArray[np.integer] = labels
+        self.n_classes: int = n_classes
+        self.left_out: NDArray[np.bool_] | None = None if rows is None else ~rows
+        self.absent: NDArray[np.bool_] = np.zeros(n_classes, dtype=bool) if classes is None else ~classes
+        self.n_rows: int = len(z) if rows is None else int(rows.sum())
+        self.penalty: Array = np.full(z.shape[1], PENALTY)
+        self.penalty[-1] = BIAS_PENALTY
+
+    def objective(self, weights: Array) -> tuple[float, Array]:
+        """Its value and its gradient (d + 1, C)."""
+        loss, gradient = 0.0, np.zeros_like(weights)
+        for rows, logits in self._chunks(weights):
+            labels, at = self.labels[rows], np.arange(logits.shape[1])
+            logits -= logits.max(axis=0)
+            p = np.exp(logits)
+            total = p.sum(axis=0)
+            terms = np.log(total) - logits[labels, at]
+            p /= total
+            p[labels, at] -= 1.0
+            if self.left_out is not None:  # set, not multiplied: a row of an absent class has an infinite term
+                terms[self.left_out[rows]] = 0.0
+                p[:, self.left_out[rows]] = 0.0
+            loss += float(terms.sum(dtype=np.float64))
+            gradient += (p @ self.z[rows]).T
+        present = np.where(self.absent, 0.0, weights)
+        value = loss / self.n_rows + 0.5 * float(np.sum(self.penalty[:, None] * present**2))
+        return value, gradient / self.n_rows + self.penalty[:, None] * present
+
+    def curvature_factors(self, weights: Array) -> Array:
+        """(C, d + 1, d + 1) Cholesky factors of each class's own block of the Hessian."""
+        width = self.z.shape[1]
+        blocks = np.zeros((self.n_classes, width, width))
+        for rows, logits in self._chunks(weights):
+            p = np.exp(_log_softmax(logits.astype(np.float64))).astype(np.float32)
+            for c in range(self.n_classes):
+                weighted = self.z[rows] * np.sqrt(p[c] * (1.0 - p[c]))[:, None]
+                blocks[c] += weighted.T @ weighted
+        blocks /= self.n_rows
+        blocks += np.diag(self.penalty)
+        return np.asarray(np.linalg.cholesky(blocks), dtype=np.float64)
+
+    def _chunks(self, weights: Array) -> Iterator[tuple[slice, Single]]:
+        for start in range(0, len(self.z), CHUNK_ROWS):
+            rows = slice(start, min(start + CHUNK_ROWS, len(self.z)))
+            logits = _logits(self.z[rows], weights)
+            logits[self.absent] = -np.inf
+            yield rows, logits
+
+
+def _whitened(gradient: Array, factors: Array) -> Array:
+    """The gradient in coordinates in which each class's curvature is the identity."""
+    return np.stack([solve_triangular(factor, gradient[:, c], lower=True) for c, factor in enumerate(factors)], axis=1)
+
+
+def _coloured(direction: Array, factors: Array) -> Array:
+    """A direction of those coordinates in the weights' own."""
+    return np.stack(
+        [solve_triangular(factor, direction[:, c], lower=True, trans=1) for c, factor in enumerate(factors)], axis=1
+    )
+
+
+def _gap(gradient: Array, factors: Array) -> float:
+    """About how far, in nats, the objective is from its minimum."""
+    return 0.5 * float(np.sum(_whitened(gradient, factors) ** 2))
+
+
+def _minimise(data: _Data, weights: Array, factors: Array, tilt: Array, gap: float) -> Array:
+    """Weights at which the objective, less its ``tilt``, is within ``gap`` of its minimum, by L-BFGS."""
+    value, gradient = data.objective(weights)
+    value -= float(np.sum(tilt * weights))
+    slope = _whitened(gradient - tilt, factors)
+    history: list[tuple[Array, Array, float]] = []
+    for _ in range(MAX_STEPS):
+        if 0.5 * float(np.sum(slope**2)) <= gap:
+            return weights
+        direction = -_inverse_curvature(slope, history)
+        move = _coloured(direction, factors)
+        expected = float(np.sum(slope * direction))
+        step = 1.0
+        while True:
+            trial = weights + step * move
+            trial_value, trial_gradient = data.objective(trial)
+            trial_value -= float(np.sum(tilt * trial))
+            if trial_value <= value + DECREASE * step * expected:
+                break
+            step *= 0.5
+            if step < SMALLEST_STEP:
+                return weights  # as far as the objective's digits tell its minimum
+        trial_slope = _whitened(trial_gradient - tilt, factors)
+        moved, turned = step * direction, trial_slope - slope
+        curvature = float(np.sum(moved * turned))
+        if curvature > 0:
+            history = [*history, (moved, turned, 1.0 / curvature)][-MEMORY:]
+        weights, value, slope = trial, trial_value, trial_slope
+    raise ArithmeticError(f"the probe is not fitted within {MAX_STEPS} steps; its features may be degenerate")
+
+
+def _inverse_curvature(slope: Array, history: list[tuple[Array, Array, float]]) -> Array:
+    """The two-loop recursion of L-BFGS."""
+    q, shares = slope.copy(), []
+    for moved, turned, inverse in reversed(history):
+        share = inverse * float(np.sum(moved * q))
+        shares.append(share)
+        q -= share * turned
+    if history:
+        moved, turned, inverse = history[-1]
+        q /= inverse * float(np.sum(turned**2))
+    for (moved, turned, inverse), share in zip(history, reversed(shares), strict=True):
+        q += (share - inverse * float(np.sum(turned * q))) * moved
+    return q
