@@ -183,7 +183,7 @@ def _problem(step: Step, store: Store, holdings: Holdings) -> Problem:
     if (statistics := step.needs.get("statistics")) is not None:
         # a cached property is an ordinary entry of the instance: the stored moments take its place
         problem.__dict__.setdefault("moments", _load_moments(store.path(statistics)))
-    if (probe := step.needs.get("probe")) is not None:
+    if (probe := step.needs.get("probe_fit")) is not None:
         problem.__dict__.setdefault("probe", _load_probe(store.path(probe)))
     return problem
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracking.audit import bounds, queries
+from tracking.beyond import auto_beside_the_oracle, beyond_the_paper
 from tracking.claims import Claim, claims_table
 from tracking.comparison import comparisons
 from tracking.distillation import distillation
@@ -12,7 +13,11 @@ from tracking.paper import read_paper
 from tracking.recommendations import across_architectures, across_scenarios
 from tracking.table import Table
 from tracking.tables import benchmark_table
-from tracking.tree import Tree
+from tracking.tree import Tree, TreeVariant
+
+
+def _beyond(family: Sequence[TreeVariant]) -> list[Table]:
+    return [table for table in (beyond_the_paper(family), auto_beside_the_oracle(family)) if table is not None]
 
 
 def report_tables(tree: Tree, claims: Sequence[Claim]) -> tuple[Table, ...]:
@@ -23,6 +28,7 @@ def report_tables(tree: Tree, claims: Sequence[Claim]) -> tuple[Table, ...]:
         *comparisons(tree, read_paper()),
         *across_scenarios(tree),
         *across_architectures(tree),
+        *(table for family in families for table in _beyond(family)),
         *(distillation(family) for family in families),
         *(queries(family) for family in families),
         *(bounds(family) for family in families),

@@ -45,13 +45,11 @@ def choose_proxy(candidates: Sequence[Candidate]) -> Choice:
         best = min(candidates, key=lambda c: c.fit)
         admissible = [c for c in candidates if c.admissible]
         if not admissible:
-            return Choice(
-                None, "no proxy is admissible: to each of them the network looks no better with the data than without"
-            )
+            return Choice(None, "no proxy is admissible: without the data, each fits the network no worse than with it")
         return Choice(
             None,
             f"the admissible proxies ({', '.join(c.method for c in admissible)}) do not fit the network: the closest is "
-            f"{min(c.fit for c in admissible):.3g} nats away, {best.method} {best.fit:.3g}, and {best.method} is not admissible",
+            f"{min(c.fit for c in admissible):.3g} nats away; {best.method}, at {best.fit:.3g}, is not admissible",
         )
     chosen = max(close, key=lambda c: (c.loss, -c.fit))
     if math.isinf(chosen.loss):

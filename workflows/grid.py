@@ -116,7 +116,7 @@ def _fitted_on_all(needs: dict[str, Step], network: dict[str, Any], method: str)
     if method in GAUSSIAN_PROXIES:
         return {"statistics": Step(Kind.STATISTICS, {"space": network["space"]}, needs)}
     if method == PROBE:
-        return {"probe": Step(Kind.PROBE, {"space": network["space"], "penalty": PENALTY}, needs)}
+        return {"probe_fit": Step(Kind.PROBE, {"space": network["space"], "penalty": PENALTY}, needs)}
     return {}
 
 
