@@ -11,6 +11,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 
 demo: $(READY)
 	$(BIN)/unlearn run --out runs/demo
+	$(BIN)/unlearn report --results runs/demo/results
+	@echo "MLflow: $(BIN)/unlearn ui --out runs/demo"
 
 test: check
 	$(BIN)/python -m pytest

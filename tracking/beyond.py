@@ -152,7 +152,8 @@ AUTO_COLUMNS: tuple[Column, ...] = (
 )
 AUTO_CAPTION = (
     "oracle: the row with the least KL_f of each seed among the same candidates (the Gaussian proxies, the probe, or "
-    "nothing), which takes a retrain; hits: seeds in which auto's choice comes within 5 % of it; auto/oracle: ratio of the means"
+    "nothing), which takes a retrain; hits: seeds in which auto's choice comes within 5 % of it; auto/oracle: ratio of the "
+    "means"
 )
 NEARLY = 1.05
 

@@ -148,6 +148,37 @@ def build_parser() -> argparse.ArgumentParser:
         "Make the results tree and MLflow's runs again from the step store. What is there already is left as it is.",
         "unlearn sync --out runs/grid",
     )
+    report = command(
+        "report",
+        "tables, figures and one page from a results tree",
+        "Turn a results tree into what people look at: tables (Markdown, LaTeX, CSV, Parquet), figures (SVG, PNG), polars "
+        "frames, a Markdown document and one self-contained HTML page, with the paper's numbers and claims beside ours. It "
+        "needs the tree alone, no models. A damaged or partial tree is reported and the rest is rendered.",
+        "unlearn report --results runs/grid/results --table 'benchmark_*subclass_0'",
+    )
+    report.add_argument("--results", default=Path("runs/grid/results"), type=Path, help="the results tree")
+    report.add_argument("--out", type=Path, help="where the report goes; by default 'report' beside the tree")
+    report.add_argument(
+        "--table",
+        action="append",
+        type=_names,
+        metavar="T,T",
+        help="print these tables here too; * stands for anything",
+    )
+    report.add_argument(
+        "--document", type=Path, metavar="FILE.md", help="also put the Markdown document, and its figures, here"
+    )
+    report.add_argument(
+        "--notes", type=Path, metavar="FILE.md", help="text on how the runs were made, for the document"
+    )
+    report.add_argument(
+        "--no-illustrations", action="store_true", help="only what comes from the tree: no torch needed"
+    )
+    report.add_argument(
+        "--tracking-uri", help="MLflow to log the report to; by default the grid's own database, if any"
+    )
+    report.add_argument("--no-tracking", action="store_true", help="do not log the report to MLflow")
+
     ui = command(
         "ui",
         "open the MLflow UI on this machine",
@@ -232,12 +263,18 @@ def _add_data(parser: argparse.ArgumentParser, trains: bool = True) -> None:
 
 def _add_common(parser: argparse.ArgumentParser, out: str) -> None:
     what = parser.add_argument_group("methods and settings")
-    what.add_argument("--methods", action="append", type=_list_of(METHODS), metavar="M,M", help=", ".join(METHODS))
+    what.add_argument(
+        "--methods",
+        action="append",
+        type=_list_of(METHODS),
+        metavar="M,M",
+        help=f"{', '.join(METHODS)}; by default the paper's 13: all but probe",
+    )
     what.add_argument("--seeds", action="append", type=_integers, metavar="S,S", help=f"by default {_joined(SEEDS)}")
     what.add_argument("--preset", default="paper", choices=("paper", "original"), help="settings of the baselines")
     what.add_argument("--ridge", default=1e-3, type=float, help="regularisation of the proxies' covariances")
     what.add_argument("--shrinkage", default="ridge", choices=("ridge", "ledoit-wolf", "oas"), help="its kind")
-    what.add_argument("--cap", default=1.0, type=float, help="largest eta; 1 as in the paper, inf for no limit")
+    what.add_argument("--cap", type=float, help="largest eta, inf for no limit; by default the paper's 1, for probe 32")
     what.add_argument(
         "--finalizer", default="kl", choices=("kl", "mse", "none"), help="distil, least squares, or logit processor"
     )
@@ -281,7 +318,7 @@ def settings_of(arguments: argparse.Namespace) -> RunSettings:
     """The recipe that the options describe."""
     if not (arguments.ridge >= 0 and math.isfinite(arguments.ridge)):
         raise BadInput(f"--ridge {arguments.ridge} must be a number of at least 0; 1e-3 is the default")
-    if not arguments.cap > 0:
+    if arguments.cap is not None and not arguments.cap > 0:
         raise BadInput(f"--cap {arguments.cap} must be positive; 1 is the paper's")
     return RunSettings(
         training_epochs=arguments.epochs,

@@ -22,19 +22,21 @@ from rich.table import Table
 from tasks.executor import State
 from tasks.step import Kind, Step, closure
 from tasks.store import Store
+from tracking.exports import rich_table
 from tracking.figures import write_evolution
 from tracking.results_tree import read_entries, tree_path
-from tracking.tables import benchmark, render
+from tracking.tables import benchmark_table
 from tracking.tracked import default_tracking_uri
+from tracking.tree import TreeVariant
 from unlearn_core.errors import BadInput
-from unlearn_core.spec import HEADS, METHODS, PAPER_DATASETS, SEEDS, Scenario, Variant
+from unlearn_core.spec import HEADS, PAPER_DATASETS, PAPER_METHODS, SEEDS, Scenario, Variant
 from workflows import explain as explanation
 from workflows import results
 from workflows.cli import EXIT_FAILED_STEPS, chosen, settings_of
 from workflows.display import Display, EstimateLeft, counts_table, duration
 from workflows.engine import Machine, Outcome, run_plan, save_plan
 from workflows.grid import cell_step, choose_variants
-from workflows.layout import Layout, read_json
+from workflows.layout import Layout, read_json, read_text
 from workflows.rates import GpuModel, Rates
 from workflows.sources import DataOptions, Source, open_sources
 
@@ -176,6 +178,35 @@ def sync(arguments: argparse.Namespace, console: Console) -> int:
     return 0
 
 
+def report(arguments: argparse.Namespace, console: Console) -> int:
+    """Tables, figures, frames and a page from a results tree."""
+    from workflows import report as reporting
+
+    say = _speaker(console)
+    out = arguments.out or arguments.results.parent / "report"
+    notes = "" if arguments.notes is None else read_text(arguments.notes)
+    with console.status("report") as status:
+        done = reporting.write_report(
+            arguments.results, out, notes, not arguments.no_illustrations, lambda what: status.update(f"report: {what}")
+        )
+    for table in reporting.named_tables(done.tables, chosen(arguments.table, ())):
+        console.print(rich_table(table))
+        for note in table.notes:
+            say(note)
+    for sentence in done.sentences:
+        say(sentence)
+    for problem in done.tree.problems:
+        say(f"problem in the tree: {problem}")
+    if arguments.document is not None:
+        reporting.publish(done, arguments.document)
+        say(f"document: {arguments.document}")
+    say(f"tables, figures, frames: {out}")
+    say(f"page: {done.page}")
+    if not arguments.no_tracking:
+        say(results.log_report(Layout(arguments.results.parent), arguments.tracking_uri, out))
+    return 0
+
+
 def ui(arguments: argparse.Namespace, console: Console) -> int:
     """MLflow's own server, on loopback, until interrupted."""
     layout = Layout(arguments.out)
@@ -228,7 +259,7 @@ def _selection(arguments: argparse.Namespace, planning: bool = False) -> list[Pa
 
 
 def _cells(parts: Sequence[Part], arguments: argparse.Namespace) -> list[Step]:
-    settings, methods = settings_of(arguments), chosen(arguments.methods, METHODS)
+    settings, methods = settings_of(arguments), chosen(arguments.methods, PAPER_METHODS)
     seeds = chosen(arguments.seeds, SEEDS)
     return [
         cell_step(part.source, variant, seed, methods, settings)
@@ -273,8 +304,8 @@ def _machine(arguments: argparse.Namespace) -> Machine:
 def _print_variant(source: Source, variant: Variant, arguments: argparse.Namespace, console: Console) -> None:
     layout, seeds = Layout(arguments.out), chosen(arguments.seeds, SEEDS)
     entries = [e for e in read_entries(layout.results, variant, source.backbone) if e["seed"] in seeds]
-    table = benchmark(entries)
-    console.print(render(table, variant, len(entries)))
+    table = benchmark_table(TreeVariant(variant, source.backbone, tuple(entries)))
+    console.print(rich_table(table))
     say = _speaker(console)
     for note in table.notes:
         say(note)
@@ -318,4 +349,4 @@ def _speaker(console: Console):
     return lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-__all__ = ["explain", "features", "grid", "plan", "run", "status", "sync", "ui"]
+__all__ = ["explain", "features", "grid", "plan", "report", "run", "status", "sync", "ui"]

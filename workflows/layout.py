@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from unlearn_core.errors import BadInput
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -54,3 +56,9 @@ class Layout:
 
 def read_json(path: Path, default: Any) -> Any:
     return json.loads(path.read_text()) if path.exists() else default
+
+
+def read_text(path: Path) -> str:
+    if not path.is_file():
+        raise BadInput(f"there is no file {path}")
+    return path.read_text()

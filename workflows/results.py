@@ -142,3 +142,16 @@ def _tracked_cell(step_id: str, directory: Path, identity: dict[str, Any]) -> Tr
         dataset_fingerprint=config["fingerprint"],
         settings=config["settings"],
     )
+
+
+def log_report(layout: Layout, tracking_uri: str | None, folder: Path) -> str:
+    """Attach a report to the run of the grid itself; a line on what was done."""
+    uri = tracking_uri or default_tracking_uri(layout.out)
+    if tracking_uri is None and not Path(uri.removeprefix("sqlite:///")).exists():
+        return "MLflow: the grid has no database, so the report is logged nowhere"
+    from tracking.mlflow_tracker import MlflowTracker
+
+    artifacts = None if uri.startswith(("http://", "https://")) else layout.mlflow_artifacts
+    tracker = MlflowTracker(uri, layout.experiment, artifacts)
+    tracker.log_folder(folder)
+    return f"MLflow: the report is an artifact of the run 'grid' in experiment '{layout.experiment}'"

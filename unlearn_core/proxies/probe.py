@@ -28,6 +28,7 @@ PENALTY = 1e-4
 BIAS_PENALTY = 1e-9  # only so that the curvature can be factored where a class is predicted with certainty
 GAP_OF_D = 1e-8  # nats that the fit on D may be from its minimum
 REQUEST_SHARE = 1e-3  # of the gap that the request opens, what the fit on D_r may leave
+SMALLEST_GAP = 1e-9  # nats; a smaller one is closed by one step, for passes over D_r have not the digits to do better
 MEMORY = 12
 MAX_STEPS = 500
 CHUNK_ROWS = 4096  # logits and gradient of a chunk are taken while it is in the cache
@@ -69,8 +70,7 @@ class ProbeProxy:
 
     def log_posteriors(self, x: NDArray[np.floating]) -> tuple[Array, Array]:
         """log P(y|x) and log P_r(y|x), each (N, C); -inf for a class that left the support of P_r."""
-        if x.ndim != 2 or x.shape[1] != len(self.fit.centre):
-            raise BadInput(f"features have shape {x.shape}; this probe was fitted on d = {len(self.fit.centre)}")
+        self._check(x)
         log_p, log_p_r = np.empty((2, self.n_classes, len(x)))
         for start in range(0, len(x), CHUNK_ROWS):
             rows = slice(start, start + CHUNK_ROWS)
@@ -82,9 +82,27 @@ class ProbeProxy:
         return log_p.T, log_p_r.T
 
     def signal(self, x: NDArray[np.floating]) -> Array:
-        """(N, C) log P_r(y|x) - log P(y|x)."""
-        log_p, log_p_r = self.log_posteriors(x)
-        return log_p_r - log_p
+        """(N, C) log P_r(y|x) - log P(y|x), from how the weights moved.
+
+        The difference of two posteriors has their rounding errors, and where a request changes next to nothing it would
+        have nothing else; an eta without a limit would then enlarge those.
+        """
+        self._check(x)
+        moved = self.retain_weights - self.fit.weights
+        signal = np.empty((self.n_classes, len(x)))
+        for start in range(0, len(x), CHUNK_ROWS):
+            rows = slice(start, start + CHUNK_ROWS)
+            z = design(x[rows], self.fit)
+            log_p = _log_softmax(_logits(z, self.fit.weights).astype(np.float64))
+            change = _logits(z, moved).astype(np.float64)
+            change[self.lost_classes] = -np.inf
+            # log sum_c p_c exp(change_c), by way of what differs from one
+            signal[:, rows] = change - np.log1p(np.sum(np.exp(log_p) * np.expm1(change), axis=0))
+        return signal.T
+
+    def _check(self, x: NDArray[np.floating]) -> None:
+        if x.ndim != 2 or x.shape[1] != len(self.fit.centre):
+            raise BadInput(f"features have shape {x.shape}; this probe was fitted on d = {len(self.fit.centre)}")
 
 
 def design(x: NDArray[np.floating], fit: ProbeFit) -> Single:
@@ -134,10 +152,26 @@ def fit_probe(
     lost = np.bincount(labels[~forget], minlength=n_classes) == 0
     if lost[labels[forget]].all():
         return ProbeProxy(fit, fit.weights, lost)
-    retained = _Data(design(features, fit) if inputs is None else inputs, labels, n_classes, ~forget, ~lost)
+    z = design(features, fit) if inputs is None else inputs
+    retained = _Data(z, labels, n_classes, ~forget, ~lost)
     tilt = np.where(lost, 0.0, fit.gradient)
-    opened = _gap(retained.objective(fit.weights)[1] - tilt, fit.factors)
-    return ProbeProxy(fit, _minimise(retained, fit.weights, fit.factors, tilt, REQUEST_SHARE * opened), lost)
+    if lost.any():
+        opened = retained.objective(fit.weights)[1] - tilt
+    else:
+        opened = _opened_by(_Data(z[forget], labels[forget], n_classes), retained.n_rows, fit)
+    gap = _gap(opened, fit.factors)
+    if gap <= SMALLEST_GAP:
+        step = _coloured(_whitened(opened, fit.factors), fit.factors)
+        return ProbeProxy(fit, fit.weights - step, lost)
+    return ProbeProxy(fit, _minimise(retained, fit.weights, fit.factors, tilt, REQUEST_SHARE * gap), lost)
+
+
+def _opened_by(forgotten: _Data, n_retained: int, fit: ProbeFit) -> Array:
+    """The gradient of D_r's tilted objective at D's solution, from the forgotten rows alone and so to all digits."""
+    penalty = forgotten.penalty[:, None] * fit.weights
+    of_forgotten = forgotten.objective(fit.weights)[1] - penalty
+    of_all = fit.gradient - penalty
+    return (forgotten.n_rows / n_retained) * (of_all - of_forgotten)
 
 
 def _row_chunks(x: NDArray) -> Iterator[NDArray]:

@@ -1,0 +1,497 @@
+"""The page: all that it is given is on it, nothing of that is taken for markup, and it works in a browser.
+
+Browser tests run wherever Chromium is found and say so where it is not.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tracking.claims import PAPER_CLAIMS, Claim, Verdict, judge
+from tracking.figures.heatmap import write_heat_map
+from tracking.figures.style import FigureFile
+from tracking.page import write_page
+from tracking.page.computed import provenance_tables
+from tracking.page.layout import lay_out
+from tracking.page.markup import Html, tag, typeset
+from tracking.report_tables import report_tables
+from tracking.results_tree import read_tree
+from tracking.table import MISSING, Cell, Column, Group, Row, Table, number_cell, text_cell, two_digits
+from tracking.tree import Tree, TreeProblem
+from unlearn_core.spec import ARCHITECTURES, SEEDS
+
+CHROMIUM = shutil.which("chromium")
+CHROMIUM_ARGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+STEP = 60_000  # milliseconds that any one thing on a page may take
+PHONE, DESKTOP = 375, 1280
+HOSTILE = "<script>alert('&\"')</script>"
+MADE_BY = {"unlearn-grid": "0.1.0"}
+PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
+
+
+@dataclass
+class Seen:
+    """What a parser finds on the page: the text of every row, by cell, and every element with its attributes."""
+
+    rows: list[list[str]] = field(default_factory=list)
+    elements: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    text: str = ""
+
+    def all(self, element: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.elements if name == element]
+
+
+class Reader(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = Seen()
+        self.in_cell = False
+        self.in_group_name = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.elements.append((tag, {name: value or "" for name, value in attrs}))
+        if tag == "tr":
+            self.seen.rows.append([])
+        if tag in ("td", "th"):
+            self.in_cell = True
+            self.seen.rows[-1].append("")
+        if tag == "span":  # the group of a row, seen while rows are sorted
+            self.in_group_name = ("class", "of") in attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        self.in_cell = self.in_cell and tag not in ("td", "th")
+        self.in_group_name = self.in_group_name and tag != "span"
+
+    def handle_data(self, data: str) -> None:
+        self.seen.text += data
+        if self.in_cell and not self.in_group_name:
+            self.seen.rows[-1][-1] += data
+
+
+def read(path: Path) -> Seen:
+    reader = Reader()
+    reader.feed(path.read_text())
+    reader.close()
+    return reader.seen
+
+
+def figure(directory: Path, name: str = "figure", caption: str = "A caption", svg_bytes: int = 0) -> FigureFile:
+    drawn = '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="10"><rect width="9" height="9"/></svg>'
+    svg, png = directory / f"{name}.svg", directory / f"{name}.png"
+    svg.write_text(drawn + " " * max(0, svg_bytes - len(drawn)))
+    png.write_bytes(PIXEL)
+    return FigureFile(name, "A title", caption, svg, png)
+
+
+def written(path: Path, tree: Tree, figures=(), claims=None, made_by=None, notes: str = "") -> Path:
+    claims = judge(tree, PAPER_CLAIMS) if claims is None else claims
+    return write_page(path, tree, report_tables(tree, claims), figures, claims, made_by or MADE_BY, notes)
+
+
+def some_variants(made, n_seeds: int = 2):
+    places = (("class", 0), ("subclass", 0), ("subclass", 2), ("random", 50))
+    return [
+        made.variant(*(made.cell(seed, **made.every_method()) for seed in SEEDS[:n_seeds]), scenario=s, key=k)
+        for s, k in places
+    ]
+
+
+def texts(row: Row) -> list[str]:
+    """As the page prints a row."""
+    cells = ((cell.text, f"±{cell.std_text}" if cell.std_text is not None else "") for cell in row.cells)
+    name = f"{row.name} {row.remark}" if row.remark else row.name
+    return [name, *("\N{EN DASH}" if text == "--" else f"{text}{std}" for text, std in cells)]
+
+
+def test_every_row_of_every_table_is_on_the_page(made, tmp_path):
+    """Also where a family has one variant only, so that its tables are named after that."""
+    tree = made.tree(*some_variants(made), made.variant(made.cell(**made.every_method()), arch="linear"))
+    claims = judge(tree, PAPER_CLAIMS)
+    tables = report_tables(tree, claims)
+    shown = Counter(tuple(row) for row in read(written(tmp_path / "page.html", tree)).rows)
+    wanted = Counter(tuple(texts(row)) for table in tables if table.name != "claims" for row in table.rows)
+    assert sum(wanted.values()) > 200
+    assert {row: count for row, count in wanted.items() if shown[row] < count} == {}
+    names = [
+        table.name for table in tables if table.name.startswith(("benchmark", "queries", "bounds", "distillation"))
+    ]
+    assert len(names) == 5 + 3 * 2
+    parts = [part.name for _, own in lay_out(tree, tables).by_variant for part in own]
+    assert Counter(parts) == {name: 4 if name.endswith("mlp1") else 1 for name in names}
+
+
+def test_a_variant_gets_its_own_part_of_a_table_and_its_own_notes(made):
+    problem = TreeProblem(Path("cifar10/r50/subclass_mlp1_raw.json"), "mlp1.results.2[0].ft", "missing")
+    class_0, subclass_0, subclass_2, random_50 = some_variants(made)
+    tree = made.tree(class_0, subclass_0, replace(subclass_2, problems=(problem,)), random_50)
+    unknown = Table("queries_of_old", "Old", (Column("a", "a"),), (Group((Row("x", (MISSING,)),)),))
+    layout = lay_out(tree, (*report_tables(tree, ()), unknown))
+    for (variant, own), mine in zip(layout.by_variant, tree.variants, strict=True):
+        assert variant is mine
+        assert [table.title.split(":")[0] for table in own] == ["Benchmark", "Distillation", "Audit", "Audit"]
+        assert {group.name for table in own for group in table.groups} == {""}
+        about_it = [any("is incomplete" in note for note in table.notes) for table in own]
+        assert about_it == [not variant.complete] * 4
+    assert unknown in layout.overview, "what is about no variant is not lost"
+    assert not any(table.name.startswith(("benchmark", "bounds", "distillation")) for table in layout.overview)
+
+
+def test_nothing_is_taken_for_markup(made, tmp_path):
+    tree = made.tree(
+        *(made.variant(made.cell(ft=made.method("ft")), dataset=HOSTILE, backbone=HOSTILE, key=key) for key in range(4))
+    )
+    problem = TreeProblem(Path(HOSTILE), HOSTILE, HOSTILE)
+    tree = Tree((replace(tree.variants[0], problems=(problem,)), *tree.variants[1:]), (problem,))
+    claim = Claim(HOSTILE, HOSTILE, HOSTILE, HOSTILE, Verdict.FAILS, HOSTILE, HOSTILE)
+    image = replace(figure(tmp_path, caption=HOSTILE), name=HOSTILE, title=HOSTILE)
+    path = written(tmp_path / "page.html", tree, [image], [claim], {HOSTILE: HOSTILE}, HOSTILE)
+    seen = read(path)
+    assert len(seen.all("script")) == 1
+    assert seen.text.count(HOSTILE) > 20
+    assert seen.all("img")[0]["alt"] == HOSTILE
+    assert not [name for _, attributes in seen.elements for name in attributes if name.startswith(("on", "style"))]
+    assert seen.all("html") == [{"lang": "en"}]
+
+
+def test_markup_is_escaped_unless_it_is_said_to_be_html():
+    assert (
+        tag("p", "<b>&", Html("<br>"), title='"<', hidden=True, id=None)
+        == '<p title="&quot;&lt;" hidden>&lt;b&gt;&amp;<br></p>'
+    )
+    assert tag("td", class_="a", aria_sort="none", data_v="1") == '<td class="a" aria-sort="none" data-v="1"></td>'
+
+
+@pytest.mark.parametrize(
+    ("plain", "set_as"),
+    [
+        ("KL_f and KL_last", "KL<sub>f</sub> and KL<sub>last</sub>"),
+        ("|D_f| < N_t", "|D<sub>f</sub>| &lt; N<sub>t</sub>"),
+        ("eta_max <= 1", "η<sub>max</sub> ≤ 1"),
+        ("KL(retrain || P_r)", "KL(retrain ‖ P<sub>r</sub>)"),
+        ("x floor", "\N{MULTIPLICATION SIGN} floor"),
+        ("25 % of", "25\N{NARROW NO-BREAK SPACE}% of"),
+        ("kl_retrain_base, KL_false", "kl_retrain_base, KL_false"),
+    ],
+)
+def test_typesetting(plain, set_as):
+    assert typeset(plain) == set_as
+
+
+def test_the_page_asks_for_nothing_and_its_policy_fits_it(made, tmp_path):
+    path = written(tmp_path / "page.html", made.tree(*some_variants(made)), [figure(tmp_path)])
+    seen = read(path)
+    assert all(attributes["src"].startswith("data:") for attributes in seen.all("img"))
+    assert all(attributes["href"].startswith("#") for attributes in seen.all("a"))
+    assert not seen.all("link")
+    ids = [attributes["id"] for _, attributes in seen.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert {attributes["href"][1:] for attributes in seen.all("a")} <= set(ids)
+    assert {attributes["value"] for attributes in seen.all("option")} - {""} <= set(ids)
+    policy = next(meta["content"] for meta in seen.all("meta") if "http-equiv" in meta)
+    for element in ("style", "script"):
+        (inline,) = re.findall(f"<{element}>(.*)</{element}>", path.read_text(), re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()
+        assert f"{element}-src 'sha256-{digest}'" in policy
+
+
+def test_figures_are_inside_as_svg_or_as_a_lighter_png(made, tmp_path):
+    small = figure(tmp_path, "small", "Fewest of all")
+    large = figure(tmp_path, "large", svg_bytes=400_001)
+    heavier = figure(tmp_path, "heavier", svg_bytes=400_001)
+    heavier.png.write_bytes(PIXEL + bytes(500_000))
+    seen = read(written(tmp_path / "page.html", made.tree(*some_variants(made)), [small, large, heavier]))
+    images = seen.all("img")
+    expected = [("image/svg+xml", small.svg), ("image/png", large.png), ("image/svg+xml", heavier.svg)]
+    for image, (kind, file) in zip(images, expected, strict=True):
+        head, data = image["src"].split(",")
+        assert head == f"data:{kind};base64"
+        assert base64.b64decode(data) == file.read_bytes()
+    assert images[0]["alt"] == "Fewest of all"
+    assert "A title. Fewest of all" in seen.text
+
+
+def test_what_is_incomplete_is_marked_and_every_problem_is_listed(made, tmp_path):
+    root = made.write(tmp_path / "results", *some_variants(made))
+    file = root / "cifar10" / "r50" / "subclass_mlp1_raw.json"
+    document = json.loads(file.read_text())
+    del document["mlp1"]["results"]["2"][1]["ft"]["best"]["kl_f"]
+    file.write_text(json.dumps(document))
+    (root / "cifar10" / "r50" / "random_mlp1_raw.json").write_text('{"mlp1": ')
+    tree = read_tree(root)
+    seen = read(written(tmp_path / "page.html", tree))
+    assert len(tree.problems) >= 2
+    listed = [row for row in seen.rows if row[0].endswith("_raw.json")]
+    assert listed == [[str(p.file), p.key or "the whole file", p.what] for p in tree.problems]
+    assert [row[0] for row in seen.rows if row[0].endswith(" incomplete")] == ["subclass/2 incomplete"]
+    options = re.findall(r"<option[^>]*>([^<]*)</option>", (tmp_path / "page.html").read_text())
+    assert [option for option in options if "/" in option] == ["class/0", "subclass/0", "subclass/2 (incomplete)"]
+    assert re.findall(
+        r"cifar10/r50/mlp1/subclass/\d</h3>(?:(?!</summary>).)*incomplete", (tmp_path / "page.html").read_text()
+    )
+    assert f"The tree has {len(tree.problems)} problems." in seen.text
+
+
+def test_a_whole_tree_has_no_warning(made, tmp_path):
+    seen = read(written(tmp_path / "page.html", made.tree(*some_variants(made))))
+    assert "None was found." in seen.text
+    assert "incomplete" not in re.sub(r"\.\w+ ", "", seen.text.split("Summary", 1)[1])
+
+
+def test_a_tree_without_a_variant_is_a_page_too(tmp_path):
+    problem = TreeProblem(Path("cifar10/r50/class_mlp1_raw.json"), "", "not valid JSON")
+    seen = read(write_page(tmp_path / "page.html", Tree((), (problem,)), (), (), (), MADE_BY))
+    assert "No variant could be read." in seen.text
+    assert [str(problem.file), "the whole file", problem.what] in seen.rows
+
+
+def test_verdicts_are_told_apart_by_words_and_signs(made, tmp_path):
+    claims = [Claim(v.name, "tab:x", "It is so.", "rule", v, "true in 1 of 1 cases", "not shown") for v in Verdict]
+    seen = read(written(tmp_path / "page.html", made.tree(*some_variants(made)), claims=claims))
+    verdicts = [row[0] for row in seen.rows if "It is so." in "".join(row)]
+    assert verdicts == ["✓ holds", "✕ does not hold", "? cannot be judged"]
+
+
+def test_how_it_was_computed_is_told_apart_by_what_differs(made):
+    def entry(seed, fingerprint, torch):
+        made_from = {"fingerprint": fingerprint, "settings": {"ridge": 0.1, "cap": None}, "versions": torch}
+        return made.cell(seed) | ({"provenance": made_from} if fingerprint else {})
+
+    tree = made.tree(
+        made.variant(entry(42, "ab", {"torch": "2.9"}), entry(0, "ab", None)),
+        made.variant(entry(42, "cd", {"torch": "2.9"}), arch="linear"),
+        made.variant(entry(42, None, None), dataset="digits"),
+    )
+    data, settings, versions = provenance_tables(tree)
+    assert [texts(row) for row in data.rows] == [
+        ["cifar10/r50", "2", "42, 0", "ab"],
+        ["cifar10/r50", "1", "42", "cd"],
+        ["digits/r50", "1", "42", "not recorded"],
+    ]
+    assert [column.name for column in settings.columns] == ["cells", "seeds", "ridge"]
+    assert [texts(row) for row in versions.rows] == [
+        ["mlp1", "1", "42", "2.9"],
+        ["mlp1", "2", "0, 42", "not recorded"],
+        ["linear", "1", "42", "2.9"],
+    ]
+
+
+def test_notes_and_what_made_the_page_are_on_it(made, tmp_path):
+    tree = made.tree(*some_variants(made))
+    seen = read(written(tmp_path / "page.html", tree, made_by={"polars": "1.30"}, notes="One.\n\nTwo."))
+    assert "polars1.30" in seen.text
+    assert "One.Two." in seen.text
+
+
+@pytest.mark.slow
+def test_the_whole_grid_is_light_and_soon_written(made, tmp_path):
+    """112 variants of 5 seeds; in CPU time, because machines are shared."""
+    cells = [made.cell(seed, **made.every_method()) for seed in SEEDS]
+    places = [("class", range(5)), ("subclass", range(5)), ("random", (1, 50, 500, 5000))]
+    tree = made.tree(
+        *(
+            made.variant(*cells, dataset=dataset, arch=arch, scenario=scenario, key=key)
+            for dataset in ("cifar10", "cifar100")
+            for arch in ARCHITECTURES
+            for scenario, keys in places
+            for key in keys
+        )
+    )
+    claims = judge(tree, PAPER_CLAIMS)
+    tables = report_tables(tree, claims)
+    figures = [figure(tmp_path, f"figure_{i}", svg_bytes=400_000) for i in range(10)]
+    started = time.process_time()
+    path = write_page(tmp_path / "page.html", tree, tables, figures, claims, MADE_BY)
+    assert time.process_time() - started < 10
+    assert path.stat().st_size < 15e6
+    assert len(read(path).all("details")) > 112
+
+
+def in_chromium(test: Callable[..., None]) -> Callable[..., None]:
+    absent = "no `chromium` on the PATH; install Debian's to run the browser tests"
+    return pytest.mark.slow(pytest.mark.skipif(CHROMIUM is None, reason=absent)(test))
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory) -> Iterator[Browser]:
+    home = str(tmp_path_factory.mktemp("home"))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=CHROMIUM_ARGS, env={**os.environ, "HOME": home}, timeout=STEP
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@pytest.fixture
+def opened(browser) -> Iterator[Callable[..., Page]]:
+    """Opens a page; at the end of the test, that it complained about nothing and asked for nothing else."""
+    complaints: list[str] = []
+    requests: list[str] = []
+    contexts: list[Any] = []
+
+    def open_page(path: Path, width: int = DESKTOP, fragment: str = "", scheme: Any = "light") -> Page:
+        contexts.append(browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(STEP)
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(path.as_uri() + fragment)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+    assert len([url for url in requests if url.startswith("file:")]) == len(contexts)
+
+
+@pytest.fixture
+def page_file(made, tmp_path) -> Path:
+    """Of a hand-made tree, with a figure as matplotlib draws it."""
+    tree = made.tree(*some_variants(made))
+    problem = TreeProblem(Path("cifar10/r50/" + "long_" * 40 + "raw.json"), "mlp1." + "k" * 200, "missing")
+    figures = [*write_heat_map(tmp_path, tree.variants), figure(tmp_path)]
+    return written(tmp_path / "page.html", Tree(tree.variants, (problem,)), figures)
+
+
+@in_chromium
+def test_figures_are_seen_and_nothing_is_wider_than_the_screen(page_file, opened, tmp_path):
+    for width in (PHONE, DESKTOP):
+        page = opened(page_file, width)
+        images = page.locator("img")
+        assert images.count() == 2
+        for i in range(images.count()):
+            assert images.nth(i).is_visible()
+            assert images.nth(i).evaluate("image => image.naturalWidth") > 0
+        for fold in ("Open all", "Close all"):
+            page.get_by_role("button", name=fold).click()
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+            assert page.locator(".variant[open]").count() == (4 if fold == "Open all" else 0)
+        page.screenshot(path=tmp_path / f"page_{width}.png")
+
+
+@in_chromium
+def test_sorting_by_click_and_by_keyboard(made, opened, tmp_path):
+    """Up, down, back; numbers as numbers, missing ones last, equal ones in their order, groups together."""
+
+    def row(name, value, word):
+        return Row(name, (number_cell(value, two_digits), Cell(None, "--") if word is None else text_cell(word)))
+
+    table = Table(
+        "made",
+        "Made by hand",
+        (Column("number", "number"), Column("word", "word", prose=True)),
+        (
+            Group((row("a", 9.0, "b"), row("b", None, "a"), row("c", 10.0, None)), "first"),
+            Group((row("d", 9.0, "random/500"), row("e", -1e-3, "random/50"), row("f", 9.001, "c")), "second"),
+        ),
+    )
+    path = write_page(tmp_path / "page.html", made.tree(*some_variants(made)), [table], (), (), MADE_BY)
+    page = opened(path)
+    region = page.get_by_role("region", name="Made by hand")
+    heads = region.locator("thead th")
+
+    def names() -> str:
+        rows = region.locator("tbody tr:not(.group) th")
+        return "".join(text[-1] for text in rows.all_text_contents())
+
+    def orders() -> list[str | None]:
+        return [heads.nth(i).get_attribute("aria-sort") for i in range(heads.count())]
+
+    number = region.get_by_role("button", name="number")
+    assert (names(), orders()) == ("abcdef", ["none"] * 3)
+    number.click()
+    assert (names(), orders()) == ("eadfcb", ["none", "ascending", "none"])
+    assert region.get_by_text("second", exact=False).first.is_visible(), "while sorted, every row says its group"
+    assert region.locator(".group").count() == 0
+    number.click()
+    assert (names(), orders()) == ("cfadeb", ["none", "descending", "none"])
+    number.click()
+    assert (names(), orders()) == ("abcdef", ["none"] * 3)
+    assert region.locator(".group").all_text_contents() == ["first", "second"]
+
+    region.get_by_role("button", name="word").focus()
+    page.keyboard.press("Enter")
+    assert (names(), orders()) == ("bafedc", ["none", "none", "ascending"])
+    page.keyboard.press("Space")
+    assert (names(), orders()) == ("defabc", ["none", "none", "descending"])
+    number.click()
+    assert orders() == ["none", "ascending", "none"], "one column at a time"
+
+
+@in_chromium
+def test_verdicts_are_sorted_by_what_they_say(made, opened, tmp_path):
+    order = (Verdict.OPEN, Verdict.HOLDS, Verdict.FAILS, Verdict.HOLDS)
+    claims = [Claim(str(i), "tab:x", "It is so.", "rule", v, "true", "not shown") for i, v in enumerate(order)]
+    path = written(tmp_path / "page.html", made.tree(*some_variants(made)), claims=claims)
+    for width in (PHONE, DESKTOP):
+        region = opened(path, width).get_by_role("region", name="Claims")
+        region.get_by_role("button", name="verdict").click()
+        assert [text[0] for text in region.locator(".source").all_text_contents()] == ["1", "3", "2", "0"]
+
+
+@in_chromium
+def test_jumping_to_a_variant_opens_it(page_file, opened):
+    def arrived(page: Page, name: str) -> None:
+        fold = page.locator(f'[id="{name}"]')
+        page.wait_for_function("name => document.getElementById(name).open", arg=name)
+        page.wait_for_function("name => document.getElementById(name).getBoundingClientRect().top < 100", arg=name)
+        assert fold.evaluate("fold => fold.getBoundingClientRect().top") >= 0
+        assert fold.get_by_role("region", name="Benchmark").is_visible()
+
+    for width in (PHONE, DESKTOP):
+        page = opened(page_file, width)
+        assert page.locator(".variant[open]").count() == 0
+        page.get_by_label("Jump to").select_option("subclass/2")
+        arrived(page, "cifar10/r50/mlp1/subclass/2")
+        page.get_by_role("link", name="class/0", exact=True).click()
+        arrived(page, "cifar10/r50/mlp1/class/0")
+        arrived(opened(page_file, width, "#cifar10/r50/mlp1/subclass/0"), "cifar10/r50/mlp1/subclass/0")
+
+
+@in_chromium
+def test_jumping_works_whatever_a_folder_is_called(made, opened, tmp_path):
+    tree = made.tree(*(made.variant(made.cell(), dataset=f"a b%20<ü>'{i}\"#") for i in range(4)))
+    page = opened(written(tmp_path / "page.html", tree))
+    page.get_by_label("Jump to").select_option(index=8)  # after the prompt, six sections and the first variant
+    page.wait_for_function("document.querySelectorAll('.variant')[1].open")
+    page.get_by_role("link", name="subclass/0").nth(2).click()
+    page.wait_for_function("document.querySelectorAll('.variant')[2].open")
+
+
+@in_chromium
+def test_figures_keep_their_white_card_in_the_dark(page_file, opened):
+    page = opened(page_file, scheme="dark")
+
+    def background(selector: str) -> str:
+        return page.locator(selector).first.evaluate("element => getComputedStyle(element).backgroundColor")
+
+    assert background(".card") == "rgb(255, 255, 255)"
+    assert background("body") == "rgb(22, 25, 28)"

@@ -1,0 +1,119 @@
+"""``unlearn report`` as a stranger runs it: on a real small grid, on a damaged one, on none."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def unlearn(*arguments, timeout=240):
+    return subprocess.run(
+        [sys.executable, "-m", "workflows", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=ROOT,
+    )
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory) -> Path:
+    """A grid of two variants with its MLflow database."""
+    out = tmp_path_factory.mktemp("grid") / "small"
+    result = unlearn(
+        "grid", "--dataset", "digits", "--arch", "linear", "--scenario", "subclass", "--key", "0,2", "--seeds", "0,1",
+        "--methods", "lda,lda-2c,dir-2c,probe,ft,ga", "--epochs", 3, "--local", "--out", out,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def report(grid) -> subprocess.CompletedProcess[str]:
+    return unlearn("report", "--results", grid / "results", "--table", "benchmark_*_subclass_0")
+
+
+def test_it_prints_the_table_the_summary_and_where_things_are(report, grid):
+    assert report.returncode == 0, report.stderr
+    for words in ("digits/pixels/linear/subclass/0", "lda-2c", "probe", "2 variants", "claims of the paper"):
+        assert words in report.stdout, words
+    assert f"page: {grid / 'report' / 'report.html'}" in report.stdout
+    assert "subclass/2: mean" not in report.stdout, "only the table that was asked for"
+
+
+def test_every_form_of_every_table_is_there_and_they_agree(report, grid):
+    out = grid / "report"
+    tables = sorted(path.stem for path in (out / "tables").glob("*.md"))
+    for suffix in ("tex", "csv", "parquet"):
+        assert sorted(path.stem for path in (out / "tables").glob(f"*.{suffix}")) == tables
+    entries = json.loads((grid / "results/digits/pixels/subclass_linear_raw.json").read_text())
+    seeds = entries["linear"]["results"]["0"]
+    mean = sum(entry["probe"]["best"]["kl_f"] for entry in seeds) / 2
+    table = pl.read_parquet(out / "tables" / "benchmark_digits_pixels_linear_subclass_0.parquet")
+    assert table.filter(pl.col("method") == "probe")["kl_f"].item() == pytest.approx(mean)
+    rows = pl.read_parquet(out / "rows.parquet")
+    assert rows.height == 2 * 2 * (3 + 6)
+    assert pl.read_parquet(out / "epochs.parquet").height > 0
+
+
+def test_figures_come_from_the_tree_and_from_the_illustrations(report, grid):
+    names = {path.stem for path in (grid / "report" / "figures").glob("*.svg")}
+    for kind in ("evolution", "queries", "h_eta", "heat_map", "weights", "illustration"):
+        assert any(kind in name for name in names), (kind, names)
+    assert {path.stem for path in (grid / "report" / "figures").glob("*.png")} == names
+
+
+def test_the_report_is_an_artifact_of_the_grids_run(report, grid):
+    assert "the report is an artifact of the run 'grid'" in report.stdout
+    assert list(grid.glob("mlartifacts/**/artifacts/report/report.html"))
+    assert list(grid.glob("mlartifacts/**/artifacts/report/tables/*.tex"))
+
+
+def test_a_document_and_its_figures_at_a_place_of_their_own(report, grid, tmp_path):
+    notes = tmp_path / "notes.md"
+    notes.write_text("Made on a *toaster*.")
+    result = unlearn(
+        "report", "--results", grid / "results", "--out", tmp_path / "out", "--document", tmp_path / "docs.md",
+        "--notes", notes, "--no-illustrations", "--no-tracking",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    text = (tmp_path / "docs.md").read_text()
+    assert "Made on a *toaster*." in text
+    links = re.findall(r"^!\[.*\]\((.*)\)$", text, re.MULTILINE)
+    assert links
+    assert all((tmp_path / link).exists() for link in links)
+
+
+def test_a_damaged_tree_is_named_and_the_rest_rendered(grid, tmp_path):
+    damaged = tmp_path / "results"
+    shutil.copytree(grid / "results", damaged)
+    (damaged / "digits" / "pixels" / "class_linear_raw.json").write_text('{"linear": {"0": [{"seed"')
+    result = unlearn("report", "--results", damaged, "--no-illustrations", "--no-tracking")
+    assert result.returncode == 0, result.stderr
+    assert "problem in the tree: digits/pixels/class_linear_raw.json" in result.stdout
+    assert (tmp_path / "report" / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--results", "nowhere"), "nowhere"),
+        (("--table", "no_such_table"), "no table is called 'no_such_table'"),
+        (("--notes", "nowhere.md"), "there is no file nowhere.md"),
+    ],
+)
+def test_what_cannot_be_is_one_line(grid, tmp_path, options, message):
+    given = () if "--results" in options else ("--results", grid / "results")
+    result = unlearn("report", *given, *options, "--out", tmp_path, "--no-illustrations", "--no-tracking")
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1

@@ -1,0 +1,50 @@
+"""A report as one Markdown document: for a repository, or to read in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tracking.exports import markdown
+from tracking.figures.style import FigureFile
+from tracking.files import write_atomically
+from tracking.table import Table
+from tracking.tree import Tree
+
+SHOWN_OPEN = 3
+"""Benchmarks that are shown at once; the others are folded, for a grid has many."""
+
+
+def write_document(
+    path: Path,
+    tree: Tree,
+    sentences: Sequence[str],
+    tables: Sequence[Table],
+    figures: Sequence[FigureFile],
+    notes: str = "",
+) -> Path:
+    """Summary, how it was made, figures, tables; figures are linked below ``figures/``."""
+    overview = [table for table in tables if not table.name.startswith("benchmark_")]
+    benchmarks = [table for table in tables if table.name.startswith("benchmark_")]
+    parts = ["# Results", "", "Made by `unlearn report` from a results tree; not written by hand.", ""]
+    parts += [f"- {sentence}" for sentence in sentences]
+    if notes:
+        parts += ["", notes.strip()]
+    if tree.problems:
+        parts += ["", "## What is wrong with the tree", "", *(f"- `{problem}`" for problem in tree.problems)]
+    parts += ["", "## Figures"]
+    for figure in figures:
+        parts += ["", f"### {figure.title}", "", f"![{figure.title}](figures/{figure.svg.name})", "", figure.caption]
+    parts += ["", "## Tables"]
+    for table in overview:
+        parts += ["", *_folded(table)]
+    parts += ["", "## Variants"]
+    for i, table in enumerate(benchmarks):
+        parts += ["", *(_folded(table) if i >= SHOWN_OPEN else [markdown(table)])]
+    write_atomically(path, "\n".join(parts).rstrip() + "\n")
+    return path
+
+
+def _folded(table: Table) -> list[str]:
+    """GitHub shows Markdown inside details, given the empty lines."""
+    return [f"<details><summary>{table.title or table.name}</summary>", "", markdown(table), "</details>"]

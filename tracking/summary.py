@@ -1,0 +1,201 @@
+"""What a results tree says in a few sentences: counts, medians and names that are in the numbers, and no judgement."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from tracking.claims import Claim, Verdict
+from tracking.claims.cases import unlearning
+from tracking.distillation import idle_everywhere
+from tracking.figures.wording import listed
+from tracking.spreads import CLOCK_TOLERANCE, clock_is_steady, mean_over_seeds, ratio
+from tracking.table import two_digits, whole
+from tracking.tree import Tree, TreeVariant
+from unlearn_core.spec import ARCHITECTURES, BASELINES, METHODS, PROXIES, Scenario
+
+KL_F, KL_T = "kl_f", "kl_t"
+
+
+@dataclass(frozen=True)
+class Closest:
+    """The least mean KL over seeds, and who has it: more than one where they tie."""
+
+    names: tuple[str, ...]
+    kl: float
+    among: int
+    """How many were compared."""
+
+    def __str__(self) -> str:
+        if not self.names[1:]:
+            return self.names[0]
+        return f"all {self.among} alike" if len(self.names) == self.among else f"{listed(self.names)} alike"
+
+
+def closest(variant: TreeVariant, methods: Iterable[str], measure: str) -> Closest | None:
+    """Among the methods that the benchmark ranks: in every seed, finite, and not the base under another name."""
+    means = {
+        name: kl
+        for name in methods
+        if variant.has(name) and not (name in PROXIES and idle_everywhere(variant, name))
+        if (kl := mean_over_seeds(variant.entries, name, "best", measure)) is not None
+    }
+    if not means:
+        return None
+    least = min(means.values())
+    return Closest(tuple(name for name, kl in means.items() if kl == least), least, len(means))
+
+
+def over_floor(variant: TreeVariant) -> float | None:
+    """KL_f of the closest proxy over the floor's."""
+    proxy = closest(variant, PROXIES, KL_F)
+    return ratio(proxy.kl if proxy else None, mean_over_seeds(variant.entries, "floor", "best", KL_F))
+
+
+def summary(tree: Tree, claims: Sequence[Claim]) -> tuple[str, ...]:
+    """How much there is, who comes closest, how far from a second retrain, at what cost, and what of the paper holds."""
+    measured = (
+        (
+            _closest_on(tree, "On KL_f", KL_F),
+            _closest_on(tree, "On KL_t, at the epoch of the least KL_f", KL_T),
+            _floor(tree),
+            _run_time(tree),
+        )
+        if tree.variants
+        else ()
+    )
+    sentences = (_extent(tree), _gaps(tree), *measured, _verdicts(claims), _problems(tree))
+    return tuple(sentence for sentence in sentences if sentence)
+
+
+def _extent(tree: Tree) -> str:
+    if not tree.variants:
+        return "No variant could be read."
+    scenarios = Counter(v.variant.scenario for v in tree.variants)
+    kinds = listed([f"{scenarios[s]} {s}" for s in Scenario if s in scenarios])
+    datasets = listed(list(dict.fromkeys(f"{v.variant.dataset} ({v.backbone})" for v in tree.variants)))
+    present = {v.variant.arch for v in tree.variants}
+    archs = listed([arch for arch in ARCHITECTURES if arch in present])
+    counts = {len(v.entries) for v in tree.variants}
+    seeds = counted(max(counts), "seed") if len(counts) == 1 else f"{min(counts)} to {counted(max(counts), 'seed')}"
+    methods = {name for v in tree.variants for name in v.methods}
+    n_proxies, n_baselines = len(methods & {*PROXIES}), len(methods & {*BASELINES})
+    return (
+        f"{counted(len(tree.variants), 'variant')} ({kinds}) of {datasets} with {archs}, {seeds} each; "
+        f"{counted(len(methods), 'method')}: {counted(n_proxies, 'proxy', 'proxies')} and "
+        f"{counted(n_baselines, 'baseline')}."
+    )
+
+
+def _gaps(tree: Tree) -> str:
+    """Variants may have been run with different methods: that is no problem of the tree, but a reader should know."""
+    having = Counter(name for v in tree.variants for name in v.methods)
+    partly = [f"{name} in {having[name]}" for name in METHODS if 0 < having[name] < len(tree.variants)]
+    return f"Not every variant has every method: {listed(partly)} of {len(tree.variants)}." if partly else ""
+
+
+def _closest_on(tree: Tree, subject: str, measure: str) -> str:
+    pairs = [(closest(v, PROXIES, measure), closest(v, BASELINES, measure)) for v in tree.variants]
+    compared = [(proxy, baseline) for proxy, baseline in pairs if proxy and baseline]
+    if not compared:
+        return f"{subject}, no proxy can be compared with a baseline: no variant has both in every seed."
+    ours = [proxy for proxy, baseline in compared if proxy.kl < baseline.kl]
+    theirs = [baseline for proxy, baseline in compared if baseline.kl < proxy.kl]
+    text = (
+        f"{subject}, a proxy comes closest to the retrain in {len(ours)} of {counted(len(compared), 'variant')}"
+        f"{_names(ours)} and a baseline in {len(theirs)}{_names(theirs)}"
+    )
+    if equal := len(compared) - len(ours) - len(theirs):
+        text += f", both alike in {equal}"
+    ratios = [share for proxy, baseline in compared if (share := ratio(proxy.kl, baseline.kl)) is not None]
+    if ratios:
+        text += (
+            f"; the closest proxy's mean is {two_digits(median(ratios))} times the closest baseline's{_range(ratios)}"
+        )
+    return text + "."
+
+
+def _names(winners: Sequence[Closest]) -> str:
+    """Who, and in how many. Proxies with the same target, as on most forgotten classes, have the same KL to the bit."""
+    if not winners:
+        return ""
+    counts = Counter(map(str, winners))  # most common first, in the order of the variants where that is equal
+    return f" ({', '.join(f'{who} in {count}' for who, count in counts.most_common())})"
+
+
+def _floor(tree: Tree) -> str:
+    found = [(v.variant.scenario, times) for v in tree.variants if (times := over_floor(v)) is not None]
+    if not found:
+        return "No proxy can be compared with the floor: no variant has both in every seed."
+    by_scenario = {s: [times for scenario, times in found if scenario is s] for s in Scenario}
+    medians = listed([f"{two_digits(median(times))} for {s}" for s, times in by_scenario.items() if times])
+    below = sum(times < 1 for _, times in found)
+    return (
+        f"KL_f of the closest proxy over the floor's: {medians} (median over variants); below 1 in {below} of "
+        f"{counted(len(found), 'variant')}. The floor, a second retrain from other initial weights, tells how far two "
+        "retrains lie apart; it is not a lower bound."
+    )
+
+
+def _run_time(tree: Tree) -> str:
+    within = f"take the retrain's time to within {100 * CLOCK_TOLERANCE:.0f} %"
+    steady = [v for v in tree.variants if clock_is_steady(v.entries)]
+    if not steady:
+        return f"Run times cannot be compared: in no variant did the floor, the same work as the retrain, {within}."
+    timed = [(ours, ft) for v in steady if (ours := _proxy_times(v)) and (ft := _percent(v, "ft")) is not None]
+    if not timed:
+        return "Run times of proxies and ft cannot be compared: no variant with a steady clock has both in every seed."
+    proxies, fine_tuning = [time for ours, _ in timed for time in ours], [ft for _, ft in timed]
+    unsteady = len(tree.variants) - len(steady)
+    return (
+        f"Of the retrain's run time, the proxies that unlearn take {whole(median(proxies))} %{_range(proxies)} and ft "
+        f"{whole(median(fine_tuning))} %{_range(fine_tuning)}, in {len(timed)} of "
+        f"{counted(len(tree.variants), 'variant')}"
+        + (f"; in {unsteady} the floor does not {within}." if unsteady else ".")
+    )
+
+
+def _proxy_times(variant: TreeVariant) -> list[float]:
+    proxies = unlearning(variant, [proxy for proxy in PROXIES if variant.has(proxy)])
+    return [time for proxy in proxies if (time := _percent(variant, proxy)) is not None]
+
+
+def _percent(variant: TreeVariant, method: str) -> float | None:
+    share = mean_over_seeds(variant.entries, method, "best", "rte")
+    return None if share is None else 100 * share
+
+
+def _range(values: Sequence[float]) -> str:
+    if not values[1:]:
+        return ""
+    return f" (median; {two_digits(min(values))} to {two_digits(max(values))})"
+
+
+def _verdicts(claims: Sequence[Claim]) -> str:
+    if not claims:
+        return ""
+    counts = Counter(claim.verdict for claim in claims)
+    return (
+        f"Of {counted(len(claims), 'claim')} of the paper, {counted(counts[Verdict.HOLDS], 'holds', 'hold')} on these "
+        f"results, {counted(counts[Verdict.FAILS], 'does not hold', 'do not hold')} and {counts[Verdict.OPEN]} cannot be "
+        "judged."
+    )
+
+
+def _problems(tree: Tree) -> str:
+    if not tree.problems:
+        return "No problem was found in the tree."
+    files = len({problem.file for problem in tree.problems})
+    incomplete = sum(not v.complete for v in tree.variants)
+    return (
+        f"The tree has {counted(len(tree.problems), 'problem')} in {counted(files, 'file')}, which "
+        f"{'leaves' if len(tree.problems) == 1 else 'leave'} {incomplete} of {counted(len(tree.variants), 'variant')} "
+        f"incomplete. The first: {tree.problems[0]}."
+    )
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """``1 seed``, ``5 seeds``."""
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"

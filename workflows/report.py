@@ -1,0 +1,119 @@
+"""``unlearn report``: everything that people look at, from a results tree alone."""
+
+from __future__ import annotations
+
+import fnmatch
+import platform
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from tracking.claims import PAPER_CLAIMS, Claim, judge
+from tracking.document import write_document
+from tracking.exports import write_table
+from tracking.figures import write_figures
+from tracking.figures.regions import write_regions
+from tracking.figures.style import FigureFile
+from tracking.figures.weights import write_weights
+from tracking.frames import frames
+from tracking.page import write_page
+from tracking.report_tables import report_tables
+from tracking.results_tree import read_tree
+from tracking.summary import summary
+from tracking.table import Table
+from tracking.tree import Tree
+from unlearn_core.errors import BadInput
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written, and what it says."""
+
+    tree: Tree
+    sentences: tuple[str, ...]
+    claims: tuple[Claim, ...]
+    tables: tuple[Table, ...]
+    files: tuple[Path, ...]
+    page: Path
+
+
+def write_report(results: Path, out: Path, notes: str, illustrations: bool, progress: Progress) -> Report:
+    """Tables, figures, frames, a document and a page below ``out``.
+
+    Args:
+        notes: Markdown on how the runs were made, put into the document and the page as it is.
+        illustrations: also draw the two figures that come from small computations of their own.
+    """
+    progress(f"reading {results}")
+    tree = read_tree(results)
+    if not tree.variants:
+        raise BadInput(f"{results} holds no variant that can be read: {tree.problems[0] if tree.problems else 'empty'}")
+    claims = judge(tree, PAPER_CLAIMS)
+    sentences = summary(tree, claims)
+    tables = report_tables(tree, claims)
+    progress(f"{len(tree.variants)} variants, {len(tables)} tables")
+    files = [file for table in tables for file in write_table(table, out / "tables")]
+    kept = frames(tree)
+    for name, frame in (("rows", kept.rows), ("epochs", kept.epochs)):
+        frame.write_parquet(out / f"{name}.parquet")
+        files.append(out / f"{name}.parquet")
+    progress("figures")
+    figures = write_figures(out / "figures", tree.variants)
+    if illustrations:
+        figures += _illustrations(out / "figures")
+    files += [file for figure in figures for file in (figure.svg, figure.png)]
+    progress("the page")
+    made_by = _made_by(results)
+    files.append(write_document(out / "report.md", tree, sentences, tables, figures, notes))
+    page = write_page(out / "report.html", tree, tables, figures, claims, made_by, notes)
+    return Report(tree, sentences, claims, tables, (*files, page), page)
+
+
+def _illustrations(directory: Path) -> list[FigureFile]:
+    # torch, which reading a tree does without
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    from unlearn_core.illustration import digit_weights, plane_regions
+
+    # Tiny networks: threads that wait for each other would take most of the time, and on a busy machine minutes
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            weights, plane = digit_weights(), plane_regions()
+    finally:
+        torch.set_num_threads(threads)
+    return [*write_weights(directory, weights), *write_regions(directory, plane)]
+
+
+def _made_by(results: Path) -> Mapping[str, str]:
+    packages = {name: version(name) for name in ("unlearn-grid", "polars", "matplotlib", "numpy")}
+    return {"results": str(results), "python": platform.python_version(), **packages}
+
+
+def publish(report: Report, document: Path) -> None:
+    """The document at a place of its own, such as docs/results.md, with the figures that it shows beside it."""
+    source = report.page.parent / "report.md"
+    figures = document.parent / "figures" / document.stem
+    text = source.read_text()
+    shown = [path for path in report.files if path.suffix == ".svg" and f"(figures/{path.name})" in text]
+    shutil.rmtree(figures, ignore_errors=True)
+    figures.mkdir(parents=True)
+    for path in shown:
+        shutil.copy(path, figures / path.name)
+        text = text.replace(f"(figures/{path.name})", f"(figures/{document.stem}/{path.name})")
+    document.write_text(text)
+
+
+def named_tables(tables: Sequence[Table], patterns: Sequence[str]) -> list[Table]:
+    """The tables whose names match; a pattern that matches none is refused with what there is."""
+    for pattern in patterns:
+        if not fnmatch.filter([table.name for table in tables], pattern):
+            known = ", ".join(table.name for table in tables[:8])
+            raise BadInput(f"no table is called {pattern!r}; there are {known} and {max(0, len(tables) - 8)} more")
+    return [table for table in tables if any(fnmatch.fnmatch(table.name, pattern) for pattern in patterns)]
