@@ -207,6 +207,10 @@ def report(arguments: argparse.Namespace, console: Console) -> int:
     return 0
 
 
+SERVER_ENDS_WITHIN = 8.0
+"""Seconds."""
+
+
 def ui(arguments: argparse.Namespace, console: Console) -> int:
     """MLflow's own server, on loopback, until interrupted."""
     layout = Layout(arguments.out)
@@ -221,11 +225,22 @@ def ui(arguments: argparse.Namespace, console: Console) -> int:
     # the server starts processes of its own: a group, so that all of them end with this command
     server = subprocess.Popen(command, start_new_session=True)
     try:
-        return server.wait()
+        # in short waits: a signal may reach a library's thread first, and a long wait would then never hear of it
+        while server.poll() is None:
+            time.sleep(0.2)
+        return server.returncode
     finally:
+        _end_group(server)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """Ask all of a process's group to end, and make it where it does not."""
+    for ending in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGTERM)
-        server.wait()
+            os.killpg(process.pid, ending)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=SERVER_ENDS_WITHIN)
+            return
 
 
 @dataclass(frozen=True)

@@ -245,7 +245,6 @@ def test_a_download_without_a_network_fails_at_once_in_one_line(tmp_path, no_net
     # the hub's client alone would go on for most of a minute
     assert time.monotonic() - started < 15
     assert f"the download of the weights for {name} failed (" in line
-    assert "refused" in line
     assert str(tmp_path / "data" / "weights") in line
     assert "--weights FILE" in line
     assert not (tmp_path / "data").exists()

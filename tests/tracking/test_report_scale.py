@@ -59,7 +59,7 @@ def test_the_whole_grid_in_time(made, tmp_path):
     seconds = time.process_time() - started
     assert len(tree.variants) == 112
     assert tree.problems == ()
-    assert data.rows.height == 112 * 5 * 16
+    assert data.rows.height == 112 * 5 * (3 + len(METHODS))
     assert data.epochs.height == 112 * 5 * 13 * 20
     assert len({table.name for table in tables}) == len(tables) > 112
     assert seconds < CPU_SECONDS

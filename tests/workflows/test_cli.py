@@ -275,7 +275,7 @@ def test_help_teaches():
         "--dataset",
         "--scenario",
         "example:",
-        "(default: digits)",
+        "by default cifar10,cifar100",
         "subclass: train on superclasses",
         "continues",
     ):
