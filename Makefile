@@ -14,8 +14,9 @@ demo: $(READY)
 	$(BIN)/unlearn report --results runs/demo/results
 	@echo "MLflow: $(BIN)/unlearn ui --out runs/demo"
 
+# by file: tests of one file share what is costly to make, such as a cluster
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 check: $(READY)
 	$(BIN)/ruff check .
