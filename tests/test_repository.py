@@ -48,7 +48,7 @@ def test_the_readme_names_commands_and_files_that_exist():
         subprocess.run(
             [sys.executable, "-m", "workflows", name, "--help"], capture_output=True, text=True, check=True
         ).stdout
-        for name in ("run", "grid", "plan", "features", "report")
+        for name in ("run", "grid", "plan", "features", "report", "forget", "verify")
     )
     for option in set(re.findall(r"--[a-z][a-z-]+", text)):
         assert option in known, option

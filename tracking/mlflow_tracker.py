@@ -60,7 +60,7 @@ class MlflowTracker:
         self._variants: dict[str, str] = {}  # variant -> run id
         self._rows: defaultdict[RowId, list[_Row]] = defaultdict(list)
         self._grid: str | None = None
-        with self._timed(), _quiet_migration():
+        with self._timed(), quiet_migration():
             self._client = MlflowClient(tracking_uri, registry_uri=tracking_uri)
             self._experiment_id = self._find_or_create_experiment(experiment, artifact_root)
             self._remember_runs()
@@ -277,7 +277,7 @@ def _milliseconds(seconds: float | None) -> int:
 
 
 @contextmanager
-def _quiet_migration() -> Iterator[None]:
+def quiet_migration() -> Iterator[None]:
     """Opening a new database reports every table on stderr, and mlflow 3.17's models warn under SQLAlchemy 2.1."""
     loggers = [logging.getLogger(name) for name in ("mlflow.store.db.utils", "alembic")]
     levels = [logger.level for logger in loggers]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when mlflow is imported; clusters are often offline
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # a bar for each of three small copies
 
 import mlflow
 import numpy as np
@@ -28,15 +29,15 @@ class ServableModel:
     """What a served model is made of.
 
     Attributes:
-        script: the file that defines it, which MLflow copies and runs.
-        served: the folder that the script reads.
+        loader: the module whose ``_load_pyfunc`` makes it from a folder.
+        folder: that folder.
         code: packages and modules that it imports, copied along.
         requirements: what it needs installed.
         example, answer: a few inputs and the model's own answer to them.
     """
 
-    script: Path
-    served: Path
+    loader: str
+    folder: Path
     code: Sequence[Path]
     requirements: Sequence[str]
     example: NDArray | Mapping[str, NDArray]
@@ -55,26 +56,37 @@ def register_model(
     """Log a model, register it, and return its address, ``models:/NAME/VERSION``.
 
     Args:
-        certificate: files that become artifacts of the run, and of the model.
+        certificate: files that become artifacts of the run.
         artifact_root: where a new experiment keeps its files; None: the server's own place.
     """
     with _talking_to(tracking_uri):
         run_name = f"forget for {name}"
-        with mlflow.start_run(experiment_id=_experiment(artifact_root), run_name=run_name, tags=dict(tags)):
+        mlflow.start_run(experiment_id=_experiment(artifact_root), run_name=run_name, tags=dict(tags))
+        try:
             mlflow.log_metrics(dict(metrics))
             for path in certificate:
                 mlflow.log_artifact(str(path))
-            info = mlflow.pyfunc.log_model(
-                name="model",
-                python_model=str(model.script),
-                artifacts={"served": str(model.served), **{path.stem + path.suffix: str(path) for path in certificate}},
-                code_paths=[str(path) for path in model.code],
-                pip_requirements=list(model.requirements),
-                signature=infer_signature(_plain(model.example), model.answer),
-                input_example=_plain(model.example),
-                registered_model_name=name,
-            )
-        return f"models:/{name}/{info.registered_model_version}"
+            version = _log(name, model)
+        except BaseException:
+            mlflow.end_run("FAILED")
+            raise
+        mlflow.end_run()
+    return f"models:/{name}/{version}"
+
+
+def _log(name: str, model: ServableModel) -> str:
+    """Log the model into the active run; returns its version in the registry."""
+    info = mlflow.pyfunc.log_model(
+        name="model",
+        loader_module=model.loader,
+        data_path=str(model.folder),
+        code_paths=[str(path) for path in model.code],
+        pip_requirements=list(model.requirements),
+        signature=infer_signature(_plain(model.example), model.answer),
+        input_example=_plain(model.example),
+        registered_model_name=name,
+    )
+    return str(info.registered_model_version)
 
 
 def example_rows(values: Mapping[str, NDArray] | NDArray) -> NDArray | dict[str, NDArray]:

@@ -14,7 +14,23 @@ Where to look for a formula (labels are those of the paper):
 ``audit``                KL, bounds, Stein, membership
 ``experiment``           a variant, all seeds at once: the functions that workflows call
 ``records``              what they return
+``forgetting``           a deletion request on a model of one's own: ``forget``
 =======================  ==========================================================
 
-Nothing is imported here, so that reading records never loads torch.
+Nothing is imported here before it is asked for, so that reading records never loads torch.
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unlearn_core.forgetting.api import forget as forget
+
+__all__ = ["forget"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "forget":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from unlearn_core.forgetting.api import forget
+
+    return forget

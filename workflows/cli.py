@@ -14,6 +14,7 @@ from rich.console import Console
 
 from unlearn_core.errors import BadInput
 from unlearn_core.spec import ARCHITECTURES, METHODS, SEEDS, DirOnTest, ProxySettings, RunSettings, Scenario
+from workflows.forget_cli import add_forget_commands
 
 EXIT_FAILED_STEPS = 1
 EXIT_BAD_INPUT = 2
@@ -127,6 +128,7 @@ def build_parser() -> argparse.ArgumentParser:
     features.add_argument("--out", default=Path("runs/grid"), type=Path, help="the step store that keeps the shards")
     _add_machine(features, tracks=False)
 
+    add_forget_commands(command)
     status = command(
         "status",
         "where a running or finished grid stands",

@@ -35,6 +35,7 @@ from workflows import results
 from workflows.cli import EXIT_FAILED_STEPS, chosen, settings_of
 from workflows.display import Display, EstimateLeft, counts_table, duration
 from workflows.engine import Machine, Outcome, run_plan, save_plan
+from workflows.forget import forget, verify
 from workflows.grid import cell_step, choose_variants
 from workflows.layout import Layout, read_json, read_text
 from workflows.rates import GpuModel, Rates
@@ -364,4 +365,4 @@ def _speaker(console: Console):
     return lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-__all__ = ["explain", "features", "grid", "plan", "report", "run", "status", "sync", "ui"]
+__all__ = ["explain", "features", "forget", "grid", "plan", "report", "run", "status", "sync", "ui", "verify"]

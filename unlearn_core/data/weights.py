@@ -114,10 +114,8 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
     if not path.is_file():
         raise BadInput(f"no weights at {path}; give a .safetensors file or a state dict (.pth)")
     with path.open("rb") as file:
-        start = file.read(9)
-    # safetensors begins with the length of its JSON header, which may well look like the start of another format
-    is_safetensors = start[8:] == b"{" and int.from_bytes(start[:8], "little") < path.stat().st_size
-    if is_safetensors or path.suffix == ".safetensors":
+        start = file.read(2)
+    if is_safetensors(path):
         state = _read_safetensors(path)
     elif start.startswith((b"PK", b"\x80")):  # a zip archive, or a pickle as torch wrote before 1.6
         state = _read_state_dict(path)
@@ -132,6 +130,15 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
             raise BadInput(f"{path}: entry {key!r} has type {type(value).__name__}, not Tensor; {TENSORS_ONLY}")
     wrapped_by_parallel = all(key.startswith("module.") for key in state)
     return {key.removeprefix("module.") if wrapped_by_parallel else key: value for key, value in state.items()}
+
+
+def is_safetensors(path: Path) -> bool:
+    """Whether the file is safetensors, whole or not: by its name or by how it begins."""
+    with path.open("rb") as file:
+        start = file.read(9)
+    # the length of its JSON header comes first, which may well look like the start of another format
+    begins_so = start[8:] == b"{" and int.from_bytes(start[:8], "little") < path.stat().st_size
+    return begins_so or path.suffix == ".safetensors"
 
 
 def weights_fingerprint(path: Path) -> str:

@@ -1,0 +1,257 @@
+"""What goes in and out as files: requests, weights, certificates."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from unlearn_core.errors import BadInput
+from unlearn_core.forgetting.certificate import Certificate, NamedFile, read_certificate, verify_certificate
+from unlearn_core.forgetting.processor_file import load_processor
+from unlearn_core.forgetting.request import find_rows, read_request
+from unlearn_core.forgetting.signing import sign
+from unlearn_core.forgetting.weights_file import read_weights_file
+
+IDS = np.array([f"r{i}" for i in range(20)])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "id\nr3\nr5\nr3\n"),
+        ("a.csv", "\ufeffid,why\r\nr3,asked\r\nr5,\r\nr3,again\r\n"),
+        ("a.csv", "r3\nr5\nr3\n"),
+        ("a.csv", "name,row\nx,3\ny,5\nz,3\n"),
+        ("a.jsonl", '"r3"\n"r5"\n\n"r3"\n'),
+        ("a.jsonl", '{"id": "r3"}\n{"id": "r5", "by": "x"}\n{"id": "r3"}'),
+        ("a.jsonl", '{"row": 3}\n{"row": 5}\n{"row": 3}\n'),
+        ("a.txt", "# from the desk\nr3\n\n  r5  # urgent\nr3\n"),
+    ],
+)
+def test_a_request_is_read_in_any_of_its_forms(tmp_path, name, text):
+    (tmp_path / name).write_bytes(text.encode())
+    asked = find_rows(read_request(tmp_path / name), 20, IDS)
+    assert asked.rows.tolist() == [3, 5]
+    assert len(asked.repeated) == 1, "named, and counted once"
+
+
+@pytest.mark.parametrize("text", ["3\n5\n", '{"row": 3}\n{"row": "5"}', "3"])
+def test_without_ids_records_are_row_numbers(tmp_path, text):
+    path = tmp_path / ("a.jsonl" if "{" in text else "a")
+    path.write_text(text)
+    assert set(find_rows(read_request(path), 20, None).rows) <= {3, 5}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"", "names no record"),
+        ("a.csv", b"id\n", "names no record"),
+        ("a.csv", b"a,b\n1,2\n", "name the one with the records 'id' or 'row'"),
+        ("a.csv", b"id,x\nr1,2\n,3\n", "record 2 has no id"),
+        ("a.jsonl", b"{]\n", "line 1 is not JSON"),
+        ("a.jsonl", b'{"name": 1}\n', "line 1 names no record"),
+        ("a.jsonl", b"1.5\n", "line 1 names no record"),
+        ("a.jsonl", b'{"row": 1}\n{"id": "r1"}\n', "some records by id and some by row"),
+        ("a.txt", b"# nothing\n", "names no record"),
+        ("a.txt", b"\xff\xfe\x00", "is not UTF-8 text"),
+        ("a.txt", b"r1\nr99\nr98\n", "ids r99, r98 are not in the data; it has 20 records"),
+        ("a.csv", b"row\n20\n", "20 is no row of the data"),
+        ("a.csv", b"row\n-1\n", "-1 is no row of the data"),
+        ("a.txt", b"\n".join(f"r{i}".encode() for i in range(20)), "forgets all 20 rows; delete the model instead"),
+    ],
+)
+def test_a_request_that_cannot_be_met_is_refused(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadInput) as refusal:
+        find_rows(read_request(tmp_path / name), 20, IDS)
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+STATE = {"a.weight": torch.arange(6.0).view(2, 3), "b.bias": torch.zeros(2), "n": torch.tensor(3)}
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("w.safetensors", lambda path: save_file(STATE, path, metadata={"format": "pt", "by": "me"})),
+        ("w.safetensors", lambda path: save_file({f"module.{k}": v for k, v in STATE.items()}, path)),
+        ("w.safetensors", lambda path: save_file({k: v.half() for k, v in STATE.items()}, path)),
+        ("w.pt", lambda path: torch.save(STATE, path)),
+        ("w.pt", lambda path: torch.save({f"module.{k}": v for k, v in STATE.items()}, path)),
+        ("w.pt", lambda path: torch.save({"state_dict": STATE, "epoch": 3, "optimizer": {"m": torch.ones(3)}}, path)),
+    ],
+)
+def test_weights_leave_in_the_format_and_with_the_keys_that_came_in(tmp_path, name, write):
+    path = tmp_path / name
+    write(path)
+    safetensors = path.suffix == ".safetensors"
+    weights = read_weights_file(path)
+    assert weights.state.keys() == STATE.keys()
+    moved = {k: v + 1 for k, v in STATE.items()}
+    (tmp_path / "out").mkdir()
+    written = weights.write(tmp_path / "out", weights.as_stored(moved))
+    assert written.name == name
+    before, after = raw(path, safetensors), raw(written, safetensors)
+    assert list(before) == list(after)
+    for key, tensor in after.items():
+        assert tensor.dtype == before[key].dtype
+        torch.testing.assert_close(tensor, before[key] + 1)
+    if safetensors:
+        with safe_open(path, "pt") as a, safe_open(written, "pt") as b:
+            assert a.metadata() == b.metadata()
+    else:
+        kept = set(torch.load(path, weights_only=True)) - set(torch.load(written, weights_only=True))
+        assert kept <= {"epoch", "optimizer"}, "what was trained beside the weights is left out"
+        assert set(weights.dropped) == kept
+
+
+def raw(path, safetensors):
+    """Every tensor of a file by its own name, read by the library that the format is of."""
+    if safetensors:
+        with safe_open(path, "pt") as archive:
+            return {name: archive.get_tensor(name) for name in archive.keys()}  # noqa: SIM118
+    stored = torch.load(path, weights_only=True)
+    return stored.get("state_dict", stored)
+
+
+def test_a_pickle_as_weights_is_refused_and_never_run(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "sprung"),)
+
+    (tmp_path / "w.pt").write_bytes(pickle.dumps(Trap()))
+    torch.save({"a": Trap()}, tmp_path / "w2.pt")
+    for name in ("w.pt", "w2.pt"):
+        with pytest.raises(BadInput, match="save it again"):
+            read_weights_file(tmp_path / name)
+    assert not (tmp_path / "sprung").exists()
+
+
+def private_pem(path, key=None, encryption=None):
+    key = key or ed25519.Ed25519PrivateKey.generate()
+    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption or NoEncryption()))
+    return key
+
+
+@pytest.fixture
+def signed(tmp_path):
+    """A small certificate over one file, its signer's key, and where it lies."""
+    (tmp_path / "data.npz").write_bytes(bytes(range(256)))
+    key = private_pem(tmp_path / "key.pem")
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (tmp_path / "public.pem").write_bytes(public)
+    certificate = Certificate.of({"numbers": [1.5, float("inf"), 3], "text": "ünlearned", "files": []})
+    certificate = certificate.with_files([NamedFile.of("data", tmp_path / "data.npz", tmp_path)])
+    certificate = dataclasses.replace(certificate, signature=sign(certificate.canonical, tmp_path / "key.pem"))
+    (tmp_path / "certificate.json").write_text(certificate.text())
+    return tmp_path / "certificate.json"
+
+
+def holds(path, **options) -> bool:
+    try:
+        return all(check.passed for check in verify_certificate(path, **options))
+    except BadInput:
+        return False
+
+
+def test_a_certificate_verifies_until_any_byte_of_it_changes(signed):
+    assert holds(signed, public_key=signed.parent / "public.pem")
+    assert holds(signed)
+    content = signed.read_bytes()
+    for at in range(len(content)):
+        for flip in (1, 32):  # 32 turns a letter into its capital, which hexadecimal readers take for the same
+            changed = bytearray(content)
+            changed[at] ^= flip
+            signed.write_bytes(bytes(changed))
+            assert not holds(signed), f"byte {at}, {bytes(changed[max(0, at - 20) : at + 20])!r}"
+    signed.write_bytes(content + b" ")
+    assert not holds(signed)
+    signed.write_bytes(content)
+    assert holds(signed)
+
+
+def test_a_file_that_changed_moved_or_vanished_is_named(signed):
+    data = signed.parent / "data.npz"
+    content = bytearray(data.read_bytes())
+    content[100] ^= 1
+    data.write_bytes(bytes(content))
+    failed = [check for check in verify_certificate(signed) if not check.passed]
+    assert [check.what for check in failed] == ["data"]
+    content[100] ^= 1
+    (signed.parent / "elsewhere.npz").write_bytes(bytes(content))
+    data.unlink()
+    assert "--file data=PATH" in verify_certificate(signed)[-1].detail
+    assert holds(signed, elsewhere={"data": signed.parent / "elsewhere.npz"})
+    with pytest.raises(BadInput, match="names no file 'model'; it names data"):
+        verify_certificate(signed, {"model": data})
+
+
+def test_a_forgery_with_a_digest_of_its_own_fails_its_signature(signed):
+    certificate = read_certificate(signed)
+    forged = dataclasses.replace(certificate, content={**certificate.content, "numbers": [2.5]})
+    signed.write_text(forged.text())
+    checks = {check.what: check.passed for check in verify_certificate(signed)}
+    assert checks == {"certificate": True, "signature": False, "data": True}
+    unsigned = dataclasses.replace(forged, signature=None)
+    signed.write_text(unsigned.text())
+    assert holds(signed)
+    assert not holds(signed, public_key=signed.parent / "public.pem"), "a signature was expected"
+    private_pem(signed.parent / "other.pem")
+    resigned = dataclasses.replace(forged, signature=sign(forged.canonical, signed.parent / "other.pem"))
+    signed.write_text(resigned.text())
+    assert holds(signed)
+    assert not holds(signed, public_key=signed.parent / "public.pem"), "another key"
+
+
+def test_numbers_that_json_lacks_become_null_and_the_digest_is_over_plain_json(signed):
+    document = json.loads(signed.read_text(), parse_constant=lambda constant: pytest.fail(constant))
+    assert document["certificate"]["numbers"] == [1.5, None, 3]
+    canonical = json.dumps(document["certificate"], sort_keys=True, separators=(",", ":")).encode()
+    assert document["digest"]["value"] == hashlib.sha256(canonical).hexdigest()
+    public = ed25519.Ed25519PublicKey.from_public_bytes(bytes.fromhex(document["signature"]["public_key"]))
+    public.verify(bytes.fromhex(document["signature"]["value"]), canonical)  # raises if it does not hold
+
+
+def test_keys_that_cannot_sign_are_refused(tmp_path):
+    private_pem(tmp_path / "locked.pem", encryption=BestAvailableEncryption(b"secret"))
+    private_pem(tmp_path / "curve.pem", ec.generate_private_key(ec.SECP256R1()))
+    (tmp_path / "text.pem").write_text("hello")
+    for name, message in (
+        ("none.pem", "no key at"),
+        ("locked.pem", "without a password"),
+        ("curve.pem", "no Ed25519 key"),
+        ("text.pem", "no private key"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            sign(b"", tmp_path / name)
+
+
+def test_what_is_no_certificate_or_processor_is_said_in_one_line(tmp_path):
+    (tmp_path / "a.json").write_text("{}")
+    (tmp_path / "b.json").write_text('{"certificate": {"format": "other"}, "signature": null}')
+    for name in ("a.json", "b.json", "c.json"):
+        with pytest.raises(BadInput):
+            read_certificate(tmp_path / name)
+    np.savez(tmp_path / "p.npz", eta=np.array(1.0))
+    for name in ("p.npz", "q.npz"):
+        with pytest.raises(BadInput, match="no logit processor"):
+            load_processor(tmp_path / name)

@@ -1,0 +1,272 @@
+"""What a certificate says."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from unlearn_core.audit.stein import ALPHAS, min_queries
+from unlearn_core.forgetting.certificate import Certificate
+from unlearn_core.forgetting.finalise import Finalised
+from unlearn_core.forgetting.hashing import arrays_sha256
+from unlearn_core.forgetting.ledger import NewRows
+from unlearn_core.forgetting.measure import Measured
+from unlearn_core.forgetting.plan import Plan, Target, Weighed
+from unlearn_core.forgetting.subject import state_sha256
+from unlearn_core.nets.stack import NetworkStack
+
+UNLEARNED = "unlearned"
+NOTHING = "nothing to unlearn"
+SOFTWARE: tuple[str, ...] = ("unlearn-grid", "torch", "numpy", "scipy", "safetensors")
+STEIN_RANGE: tuple[float, ...] = (0.001, 0.01, 0.05, 0.1, 0.5, 1.0)
+NOT_GUARANTEED: tuple[str, ...] = (
+    "That the model is what retraining without the records would give. The change is what a closed-form proxy "
+    "predicts, scaled "
+    "to a size that is safe on average; how close it comes to a retrain is known only where one was made (see "
+    "'retrain').",
+    "Differential privacy, or any bound for an attacker who reads probabilities or weights. Stein's bound is for one "
+    "who sees "
+    "labels drawn from the model's posterior.",
+    "That the records cannot be reconstructed or recognised as members. No attack was run against this model.",
+    "Anything about features: a backbone, tokenizer or preprocessing that has seen the records still has.",
+    "That the records are gone from backups, logs, caches, the data file itself, earlier copies of the model or "
+    "models distilled "
+    "from it.",
+    "That data, labels and request are the true ones. The hashes say which files were used, not who asked.",
+)
+NOTHING_DONE = (
+    "That the records had no influence on the model. No proxy saw an influence that could be taken out safely, and "
+    "the model is "
+    "unchanged."
+)
+
+
+@dataclass(frozen=True)
+class Described:
+    """What the caller knows of a request and the core does not."""
+
+    model: str
+    """Such as ``mlp1``, the address of a factory, or a black box."""
+    n_asked: int
+    """Records that this request names, each once."""
+    n_repeated: int
+    n_already_forgotten: int
+    class_names: Sequence[str] = ()
+
+    @staticmethod
+    def of(rows: NewRows, model: str, class_names: Sequence[str] = ()) -> Described:
+        return Described(model, len(rows.asked.rows), len(rows.asked.repeated), len(rows.already), class_names)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A plan carried out. ``finalised`` is None where there was nothing to unlearn."""
+
+    plan: Plan
+    start: str
+    finalised: Finalised | None
+    posteriors: Target
+    """What the model says now, or with finalizer ``none`` the logit processor."""
+    measured: Measured
+    net: NetworkStack | None
+    """The unlearned network; None where the network was left as it is."""
+
+    @property
+    def unlearned(self) -> bool:
+        return self.net is not None or self.processed
+
+    @property
+    def processed(self) -> bool:
+        """Whether a logit processor does the unlearning, around the base."""
+        return self.finalised is not None and self.plan.settings.finalizer == "none"
+
+    def deployed(self, last: NetworkStack | None) -> NetworkStack | None:
+        """The network to use from now on: the unlearned one, the base within a processor, or the one that was in use.
+
+        Args:
+            last: what the last request left; None where there was none.
+        """
+        if self.net is not None:
+            return self.net
+        return self.plan.subject.net if self.processed or last is None else last
+
+    @property
+    def reason(self) -> str:
+        return self.plan.choice.reason if self.unlearned or self.finalised is None else self.finalised.ended
+
+
+def make_certificate(
+    outcome: Outcome, described: Described, retrain: dict[str, Any] | None, history: Sequence[dict[str, Any]]
+) -> Certificate:
+    """All that is known of a request, files aside."""
+    plan = outcome.plan
+    return Certificate.of(
+        {
+            "outcome": UNLEARNED if outcome.unlearned else NOTHING,
+            "reason": outcome.reason,
+            "made": _made(plan.settings.seed),
+            "model": _model(outcome, described),
+            "data": _data(plan),
+            "request": _request(plan, described),
+            "classes": _classes(plan, described),
+            "proxy": _proxy(plan),
+            "finalizer": _finalizer(outcome),
+            "divergence": _divergence(outcome),
+            "accuracy": {when: dataclasses.asdict(getattr(outcome.measured, when)) for when in ("before", "after")},
+            "stein": stein_range(plan.n_forget),
+            "retrain": retrain,
+            "history": list(history),
+            "not_guaranteed": [*(() if outcome.unlearned else (NOTHING_DONE,)), *NOT_GUARANTEED],
+            "files": [],
+        }
+    )
+
+
+def stein_range(n_forget: int) -> dict[str, Any]:
+    """Queries that an attacker needs at least, for divergences that one may or may not have reached."""
+    return {
+        "seen_by_attacker": "labels drawn from the model's posterior",
+        "n_forget": n_forget,
+        "least_queries": [{"kl": kl, **{f"at_{a:g}": min_queries(kl, a) for a in ALPHAS}} for kl in STEIN_RANGE],
+        "indistinguishable_on_forget_below_kl": {
+            f"at_{a:g}": (1 - 2 * a) * math.log((1 - a) / a) / n_forget for a in ALPHAS
+        },
+    }
+
+
+def _made(seed: int) -> dict[str, Any]:
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seed": seed,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "software": {name: _version(name) for name in SOFTWARE},
+    }
+
+
+def _version(name: str) -> str | None:
+    """None for a package that is used from its source folder, without being installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _model(outcome: Outcome, described: Described) -> dict[str, Any]:
+    subject = outcome.plan.subject
+    n_weights = None if subject.net is None else sum(tensor.numel() for tensor in subject.net.state(0).values())
+    return {
+        "kind": described.model,
+        "n_classes": subject.n_classes,
+        "n_weights": n_weights,
+        "base_sha256": subject.base_sha256,
+        "unlearned_sha256": None if outcome.net is None else state_sha256(outcome.net.state(0)),
+        "start": outcome.start,
+    }
+
+
+def _data(plan: Plan) -> dict[str, Any]:
+    subject = plan.subject
+    return {
+        "sha256": subject.data_sha256,
+        "n_train": len(subject.train),
+        "n_heldout": None if subject.heldout is None else len(subject.heldout),
+        "n_features": subject.train.features.shape[1],
+        "features": subject.seen_by_proxies,
+    }
+
+
+def _request(plan: Plan, described: Described) -> dict[str, Any]:
+    return {
+        "rows_sha256": arrays_sha256({"rows": np.flatnonzero(plan.forget)}),
+        "n_asked": described.n_asked,
+        "n_repeated": described.n_repeated,
+        "n_already_forgotten": described.n_already_forgotten,
+        "n_forget": plan.n_forget,
+        "n_retain": len(plan.forget) - plan.n_forget,
+    }
+
+
+def _classes(plan: Plan, described: Described) -> list[dict[str, Any]]:
+    subject = plan.subject
+    total = np.bincount(subject.train.labels, minlength=subject.n_classes)
+    forget = np.bincount(subject.train.labels[plan.forget], minlength=subject.n_classes)
+    retain = total - forget
+    names = described.class_names or [str(c) for c in range(subject.n_classes)]
+    return [
+        {
+            "name": names[c],
+            "n_train": int(total[c]),
+            "n_forget": int(forget[c]),
+            "n_retain": int(retain[c]),
+            "share_before": float(total[c] / total.sum()),
+            "share_after": float(retain[c] / retain.sum()),
+        }
+        for c in range(subject.n_classes)
+    ]
+
+
+def _proxy(plan: Plan) -> dict[str, Any]:
+    chosen, settings = plan.chosen, plan.settings
+    return {
+        "asked_for": settings.proxy,
+        "method": plan.choice.method,
+        "why": plan.choice.reason,
+        "ridge": settings.ridge,
+        "shrinkage": settings.shrinkage,
+        "cap": None if chosen is None else settings.cap_of(chosen.proxy.method),
+        "eta_max": None if chosen is None else chosen.search.eta_max,
+        "eta_reason": None if chosen is None else chosen.search.reason,
+        "admissible": None if chosen is None else chosen.search.admissible,
+        "kl_net_proxy_before": None if chosen is None else chosen.kl_before,
+        "kl_net_proxy_after": None if chosen is None else chosen.kl_after,
+        "h_curve": plan.h_curve(),
+        "candidates": [_candidate(weighed) for weighed in plan.weighed],
+        "unusable": [dataclasses.asdict(unusable) for unusable in plan.unusable],
+    }
+
+
+def _candidate(weighed: Weighed) -> dict[str, Any]:
+    return {
+        "method": weighed.proxy.method,
+        "admissible": weighed.search.admissible,
+        "eta_max": weighed.search.eta_max,
+        "reason": weighed.search.reason,
+        "kl_net_proxy_before": weighed.kl_before,
+        "kl_net_proxy_after": weighed.kl_after,
+        "loss": weighed.candidate.loss,
+    }
+
+
+def _finalizer(outcome: Outcome) -> dict[str, Any]:
+    settings, done = outcome.plan.settings, outcome.finalised
+    entry: dict[str, Any] = {"name": settings.finalizer}
+    if done is None:
+        return entry
+    return entry | {
+        "ended": done.ended,
+        "scores": list(done.scores),
+        "best_epoch": done.best_epoch,
+        "stopping": dataclasses.asdict(settings.stopping) if done.watched else None,
+        "watched": None if done.watched is None else dataclasses.asdict(done.watched),
+        "optimization": None if done.optimization is None else dataclasses.asdict(done.optimization),
+        "seconds": done.seconds,
+    }
+
+
+def _divergence(outcome: Outcome) -> dict[str, Any]:
+    planned = outcome.plan.change()
+    return {
+        "unit": "nats",
+        "base_to_unlearned": dataclasses.asdict(outcome.measured.from_base),
+        "base_to_target": None if planned is None else dataclasses.asdict(planned),
+        "target_to_unlearned": dataclasses.asdict(outcome.measured.from_target),
+    }

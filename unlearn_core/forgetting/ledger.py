@@ -1,0 +1,238 @@
+"""Earlier requests on one model: what was forgotten, the statistics without it, the base and the last model.
+
+A folder of ``ledger.json`` and the files that it names. That file is replaced last and in one step, so that an interrupted
+request leaves the ledger as it was.
+
+A ledger holds the base model and statistics of the forgotten rows (of a single one, the row itself): keep it as safe as the
+training data.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unlearn_core.errors import BadInput
+from unlearn_core.forgetting.request import RecordList, Requested, find_rows
+from unlearn_core.forgetting.statistics import Statistics
+from unlearn_core.forgetting.subject import Subject, state_sha256
+from unlearn_core.nets.stack import State
+
+FILE_NAME = "ledger.json"
+FORMAT = "unlearn-ledger"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a ledger belongs to, as hashes of contents; ``features`` says what proxies see."""
+
+    base: str
+    data: str
+    features: str
+
+    @staticmethod
+    def of(subject: Subject) -> Identity:
+        return Identity(subject.base_sha256, subject.data_sha256, subject.seen_by_proxies)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One request as the ledger and every later certificate remember it."""
+
+    number: int
+    time: str
+    outcome: str
+    n_asked: int
+    n_new: int
+    n_forget: int
+    proxy: str | None
+    eta_max: float | None
+    finalizer: str
+    model_sha256: str | None
+    """Content of the model that the request left; None for a black box."""
+    certificate: str
+    """The digest of its certificate."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ledger:
+    """A ledger as it stands; ``identity`` is None where it does not exist yet."""
+
+    folder: Path
+    identity: Identity | None = None
+    entries: tuple[Entry, ...] = ()
+    forgotten: tuple[int, ...] = ()
+    """Rows, ascending."""
+    files: Mapping[str, str] | None = None
+
+    @staticmethod
+    def open(folder: Path) -> Ledger:
+        """The ledger in a folder, or a new one where the folder is empty or missing."""
+        path = folder / FILE_NAME
+        if not path.is_file():
+            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+                raise BadInput(f"{folder} is no ledger and is not empty; name a ledger's folder or a new one")
+            check_writable(folder, "the ledger")
+            return Ledger(folder)
+        check_writable(folder, "the ledger")
+        try:
+            known = json.loads(path.read_text())
+            if (known["format"], known["version"]) != (FORMAT, VERSION):
+                raise BadInput(f"{path} is {known['format']} version {known['version']}; this is {FORMAT} {VERSION}")
+            entries = tuple(Entry(**entry) for entry in known["entries"])
+            return Ledger(folder, Identity(**known["identity"]), entries, tuple(known["forgotten"]), known["files"])
+        except (ValueError, KeyError, TypeError) as error:
+            if isinstance(error, BadInput):
+                raise
+            raise BadInput(f"{path} is damaged ({type(error).__name__}: {error}); restore it from a backup") from error
+
+    @property
+    def exists(self) -> bool:
+        return self.identity is not None
+
+    def base_state(self) -> dict[str, torch.Tensor] | None:
+        return self._state("base")
+
+    def last_state(self) -> dict[str, torch.Tensor] | None:
+        return self._state("last")
+
+    def check_model(self, given: State) -> None:
+        """Refuse a network that is neither the base nor what the last request left."""
+        if self.identity is None:
+            return
+        last = self.entries[-1].model_sha256
+        if state_sha256(given) not in (self.identity.base, last):
+            raise BadInput(
+                f"the ledger {self.folder} is for another model: neither its base ({self.identity.base[:12]}) nor "
+                "what request "
+                f"{self.entries[-1].number} left is the one given ({state_sha256(given)[:12]}); give one of the two "
+                "or a new ledger"
+            )
+
+    def check(self, identity: Identity) -> None:
+        """Refuse another model, other data or other features than the ledger was begun with."""
+        if self.identity is None:
+            return
+        for what, ours, theirs in (
+            ("another model", self.identity.base, identity.base),
+            ("other data", self.identity.data, identity.data),
+            ("other features", self.identity.features, identity.features),
+        ):
+            if ours != theirs:
+                raise BadInput(
+                    f"the ledger {self.folder} is for {what} ({ours[:40]}, now {theirs[:40]}); give the same as in "
+                    "its first "
+                    "request, or a new ledger"
+                )
+
+    def statistics(self, subject: Subject) -> Statistics:
+        """Of D and of what was forgotten so far."""
+        if self.files is None:
+            return Statistics.of(subject.train.features, subject.train.labels, subject.n_classes)
+        with np.load(self.folder / self.files["statistics"], allow_pickle=False) as archive:
+            return Statistics.from_arrays({name: archive[name] for name in archive.files})
+
+    def history(self) -> list[dict[str, Any]]:
+        return [vars(entry) for entry in self.entries]
+
+    def append(
+        self,
+        identity: Identity,
+        entry: Entry,
+        rows: Sequence[int],
+        statistics: Statistics,
+        base: State | None,
+        last: State | None,
+    ) -> Ledger:
+        """The ledger with one more request, on disk as well.
+
+        Args:
+            rows: all that are forgotten now.
+            statistics: without them.
+            base, last: weights; None for a black box.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        files = {"statistics": f"statistics-{entry.number:04d}.npz"}
+        np.savez(self.folder / files["statistics"], allow_pickle=False, **statistics.arrays())
+        for role, state in (("base", base), ("last", last)):
+            if state is None:
+                continue
+            if role == "base" and self.files is not None:
+                files[role] = self.files[role]
+                continue
+            files[role] = f"{role}-{entry.number:04d}.safetensors"
+            _save(self.folder / files[role], state)
+        document = {
+            "format": FORMAT,
+            "version": VERSION,
+            "identity": vars(identity),
+            "entries": [*self.history(), vars(entry)],
+            "forgotten": [int(row) for row in rows],
+            "files": files,
+        }
+        unfinished = self.folder / f"{FILE_NAME}.new"
+        unfinished.write_text(json.dumps(document, indent=1) + "\n")
+        os.replace(unfinished, self.folder / FILE_NAME)
+        for old in set((self.files or {}).values()) - set(files.values()):
+            (self.folder / old).unlink(missing_ok=True)
+        return Ledger.open(self.folder)
+
+    def _state(self, role: str) -> dict[str, torch.Tensor] | None:
+        if self.files is None or role not in self.files:
+            return None
+        from safetensors.torch import load_file
+
+        return load_file(self.folder / self.files[role])
+
+
+def check_writable(folder: Path, what: str) -> Path:
+    """The folder, or the nearest above it that exists, once a file was made in it: refused before any work is done."""
+    place = folder.absolute()
+    while not place.exists():
+        place = place.parent
+    try:
+        tempfile.TemporaryFile(dir=place).close()
+    except OSError as error:
+        raise BadInput(f"cannot write {what} to {folder} ({error.strerror or error}); name another folder") from error
+    return place
+
+
+@dataclass(frozen=True, eq=False)
+class NewRows:
+    """What a request adds to what was forgotten before."""
+
+    asked: Requested
+    new: NDArray[np.int64]
+    already: NDArray[np.int64]
+    """Asked for again: named, and counted once."""
+    mask: NDArray[np.bool_]
+    """(N,) all that is forgotten now."""
+
+
+def new_rows(request: RecordList, n_rows: int, ids: NDArray | None, forgotten: Sequence[int]) -> NewRows:
+    """Which rows a request means, and which of them are new."""
+    asked = find_rows(request, n_rows, ids)
+    mask = np.zeros(n_rows, dtype=bool)
+    mask[list(forgotten)] = True
+    already = asked.rows[mask[asked.rows]]
+    new = asked.rows[~mask[asked.rows]]
+    mask[asked.rows] = True
+    if mask.all():
+        raise BadInput(f"{request.source} and earlier requests forget all {n_rows} rows; delete the model instead")
+    return NewRows(asked, new, already, mask)
+
+
+def _save(path: Path, state: State) -> None:
+    from safetensors.torch import save_file
+
+    save_file({name: tensor.contiguous().clone() for name, tensor in state.items()}, path)
