@@ -61,6 +61,7 @@ class MlflowTracker:
         self._rows: defaultdict[RowId, list[_Row]] = defaultdict(list)
         self._grid: str | None = None
         with self._timed(), quiet_migration():
+            _create_database(tracking_uri)
             self._client = MlflowClient(tracking_uri, registry_uri=tracking_uri)
             self._experiment_id = self._find_or_create_experiment(experiment, artifact_root)
             self._remember_runs()
@@ -274,6 +275,17 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 def _milliseconds(seconds: float | None) -> int:
     return round(1000 * (seconds or 0.0))
+
+
+def _create_database(uri: str) -> None:
+    """Make a new SQLite file whole and then put it in its place: a process killed meanwhile leaves none, not half of one."""
+    path = Path(uri.removeprefix("sqlite:///"))
+    if not uri.startswith("sqlite:///") or path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+    MlflowClient(f"sqlite:///{fresh}").search_experiments(max_results=1)  # opening it makes its tables
+    os.replace(fresh, path)
 
 
 @contextmanager
