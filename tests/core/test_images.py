@@ -27,7 +27,7 @@ from unlearn_core.data.image_folder import load_image_folder
 from unlearn_core.errors import BadInput
 from unlearn_core.spec import LabelSpace
 
-SHARED_EXAMPLE = Path("/work/shared/data/cifar10_images_5k.npz")
+SHARED_EXAMPLE = Path(__file__).resolve().parents[3] / "shared" / "data" / "cifar10_images_5k.npz"
 CIFAR10_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 

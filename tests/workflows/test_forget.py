@@ -42,7 +42,7 @@ from unlearn_core.references import train_reference
 from unlearn_core.spec import LabelSpace
 from workflows.cli import main
 
-CIFAR = Path("/work/shared/data/cifar10_r50.npz")
+CIFAR = Path(__file__).resolve().parents[3] / "shared" / "data" / "cifar10_r50.npz"
 CHROMIUM = shutil.which("chromium")
 # urlopen would keep the proxies of its first call for all tests after this one
 LOOPBACK = urllib.request.build_opener(urllib.request.ProxyHandler({}))
