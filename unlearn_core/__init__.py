@@ -4,7 +4,8 @@ Where to look for a formula (labels are those of the paper):
 
 =======================  ==========================================================
 ``spec``                 what is asked: variants, methods, recipes
-``data``                 feature sets and which of their rows are to be forgotten
+``data``                 feature sets, images, backbones, and which rows are to be forgotten
+``nets``                 the networks: heads in stacks, ResNet-18, modules of one's own
 ``proxies``              P(y|x) and P_r(y|x) in closed form          [sec:lda2c]
 ``eta``                  h(eta), admissibility, eta_max              [par:normalization]
 ``target``               softmax(f + eta_max * signal)               [eq:lda2c-lstsq-grad]
@@ -12,8 +13,10 @@ Where to look for a formula (labels are those of the paper):
 ``baselines``            the six gradient methods, one recipe a file
 ``training``             the one loop that runs all of them
 ``audit``                KL, bounds, Stein, membership
-``experiment``           a variant, all seeds at once: the functions that workflows call
-``records``              what they return
+``auto``                 which proxy a request gets, chosen without a retrain
+``references``           base, retrain and floor: what everything is measured against
+``unlearning``           one method on the cells of a variant
+``records``              what these return
 ``forgetting``           a deletion request on a model of one's own: ``forget``
 =======================  ==========================================================
 

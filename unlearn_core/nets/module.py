@@ -1,28 +1,27 @@
-"""Any ``nn.Module`` whose output is its logits, as a stack of one: autograd, and batch normalisation as in ``resnet``.
+"""Any ``nn.Module`` whose output is its logits, as a stack of one.
 
-``use_batch_statistics(False)`` puts the module in evaluation mode, so that unlearning leaves running statistics alone and
-dropout out; scale and offset still train, and so does whatever else requires a gradient.
+``use_batch_statistics(False)`` puts all of it in evaluation mode: unlearning leaves dropout out as well.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from unlearn_core.errors import BadInput
+from unlearn_core.nets.autograd import AutogradStack
 from unlearn_core.nets.stack import State
 
-EVALUATION_ROWS = 256
 PENULTIMATE = "penultimate"
 """Names the input of the last linear layer, in a module that has no layer of that name."""
 
 
-class ModuleStack:
+class ModuleStack(AutogradStack):
     """One module (see ``NetworkStack``), which belongs to the stack from then on; weights are named as it names them.
 
     Args:
@@ -31,8 +30,7 @@ class ModuleStack:
     """
 
     def __init__(self, module: nn.Module, sample: torch.Tensor, device: torch.device | str = "cpu") -> None:
-        self._device: torch.device = torch.device(device)
-        self._module: nn.Module = module.to(self._device).eval()
+        super().__init__(module.to(device), torch.device(device))
         tensors = itertools.chain(module.parameters(), module.buffers())
         floats = (tensor.dtype for tensor in tensors if tensor.is_floating_point())
         self._dtype: torch.dtype = next(floats, torch.float32)
@@ -42,14 +40,13 @@ class ModuleStack:
             )
         self._sample: torch.Tensor = sample[:2].to(self._device)
         self._n_classes: int = self._try(self._sample).shape[1]
-        self._logits: torch.Tensor | None = None
 
     def _try(self, sample: torch.Tensor) -> torch.Tensor:
         """Logits of a few rows, or one line that says why there are none."""
-        what = f"{type(self._module).__name__}, given rows of shape {tuple(sample.shape[1:])},"
+        what = f"{type(self._net).__name__}, given rows of shape {tuple(sample.shape[1:])},"
         try:
             with torch.no_grad():
-                logits = self._module(self._prepared(sample))
+                logits = self._net(self._prepared(sample))
         except Exception as error:  # a module is code of the user's: it may fail in any way
             reason = (str(error).splitlines() or [""])[0]
             raise BadInput(
@@ -64,68 +61,35 @@ class ModuleStack:
 
     @property
     def module(self) -> nn.Module:
-        return self._module
-
-    @property
-    def n_members(self) -> int:
-        return 1
+        return self._net
 
     @property
     def n_classes(self) -> int:
         return self._n_classes
 
-    @property
-    def device(self) -> torch.device:
-        return self._device
-
-    def parameters(self) -> list[list[torch.Tensor]]:
-        return [[parameter for parameter in self._module.parameters() if parameter.requires_grad]]
-
-    def use_batch_statistics(self, yes: bool) -> None:
-        self._module.train(yes)
-
-    def forward(self, inputs: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        with torch.enable_grad():
-            logits = self._module(self._prepared(inputs[rows[0]]))
-        self._logits = logits
-        return logits.detach().float()[None]
-
-    def backward(self, logit_gradient: torch.Tensor) -> None:
-        if self._logits is None:
-            raise ValueError("backward needs a forward before it")
-        self._module.zero_grad(set_to_none=True)
-        self._logits.backward(logit_gradient[0].to(self._logits.dtype))
-        self._logits = None
-
-    def logits(self, member: int, inputs: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
-        return self._evaluate(self._module, inputs, rows)
-
     def penultimate(self, member: int, inputs: torch.Tensor) -> torch.Tensor:
-        last = dict(self._module.named_modules())[self._last_linear()]
+        last = dict(self._net.named_modules())[self._last_linear()]
         return self._seen(last, inputs, lambda entering, _output: entering)
 
     def activations(self, inputs: torch.Tensor, layer: str) -> torch.Tensor:
         """(N, width) the flattened output of a named layer."""
-        modules = dict(self._module.named_modules())
+        modules = dict(self._net.named_modules())
         if layer == PENULTIMATE and layer not in modules:
             return self.penultimate(0, inputs)
         if not layer or layer not in modules:
             known = ", ".join(name for name in modules if name)
-            raise BadInput(f"{type(self._module).__name__} has no layer {layer!r}; there are {PENULTIMATE}, {known}")
+            raise BadInput(f"{type(self._net).__name__} has no layer {layer!r}; there are {PENULTIMATE}, {known}")
         return self._seen(modules[layer], inputs, lambda _entering, output: output)
-
-    def state(self, member: int) -> dict[str, torch.Tensor]:
-        return {name: tensor.detach().cpu().clone() for name, tensor in self._module.state_dict().items()}
 
     def select(self, members: Sequence[int]) -> ModuleStack:
         if list(members) != [0]:
             raise ValueError(f"a stack of one module has no members {list(members)}")
-        return ModuleStack(copy.deepcopy(self._module), self._sample, self._device)
+        return ModuleStack(copy.deepcopy(self._net), self._sample, self._device)
 
     def with_state(self, state: State) -> ModuleStack:
         """The same module with other weights, which must be named and shaped as its own."""
-        check_state(self._module, state)
-        other = copy.deepcopy(self._module)
+        check_state(self._net, state)
+        other = copy.deepcopy(self._net)
         other.load_state_dict(dict(state))
         return ModuleStack(other, self._sample, self._device)
 
@@ -143,11 +107,11 @@ class ModuleStack:
         outputs: dict[str, torch.Tensor] = {}
         hooks = [
             module.register_forward_hook(lambda _module, _inputs, output, name=name: outputs.update({name: output}))
-            for name, module in self._module.named_modules()
+            for name, module in self._net.named_modules()
             if isinstance(module, nn.Linear)
         ]
         try:
-            logits = self._evaluate(self._module, self._sample, None)
+            logits = self._evaluate(self._net, self._sample, None)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -155,51 +119,9 @@ class ModuleStack:
             if outputs[name].shape == logits.shape and torch.equal(outputs[name].float(), logits):
                 return name
         raise BadInput(
-            f"the logits of {type(self._module).__name__} are not the output of a linear layer, which {PENULTIMATE} "
-            "features "
-            "and the finalizer mse need; name a layer, and use the finalizer kl or none"
+            f"the logits of {type(self._net).__name__} are not the output of a linear layer, which {PENULTIMATE} "
+            "features and the finalizer mse need; name a layer, and use the finalizer kl or none"
         )
-
-    def _seen(
-        self, module: nn.Module, inputs: torch.Tensor, take: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-    ) -> torch.Tensor:
-        """(N, width) what ``take`` takes from a module's input and output, flattened."""
-        seen: list[torch.Tensor] = []
-
-        def remember(_module: nn.Module, entering: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-            seen.append(take(entering[0], output))
-
-        def compute(batch: torch.Tensor) -> torch.Tensor:
-            seen.clear()
-            self._module(batch)
-            if not seen or not isinstance(seen[-1], torch.Tensor) or len(seen[-1]) != len(batch):
-                raise BadInput(
-                    f"a {type(module).__name__} of {type(self._module).__name__} gives no tensor with one row for "
-                    "each of "
-                    f"{len(batch)}; name another layer"
-                )
-            return seen[-1].flatten(1)
-
-        hook = module.register_forward_hook(remember)
-        try:
-            return self._evaluate(compute, inputs, None)
-        finally:
-            hook.remove()
-
-    def _evaluate(
-        self, compute: Callable[[torch.Tensor], torch.Tensor], inputs: torch.Tensor, rows: torch.Tensor | None
-    ) -> torch.Tensor:
-        training = self._module.training
-        self._module.eval()
-        count = len(inputs) if rows is None else len(rows)
-        parts = []
-        with torch.no_grad():
-            for start in range(0, count, EVALUATION_ROWS):
-                here = slice(start, start + EVALUATION_ROWS)
-                batch = inputs[here] if rows is None else inputs[rows[here]]
-                parts.append(compute(self._prepared(batch)).float())
-        self._module.train(training)
-        return torch.cat(parts)
 
     def _prepared(self, batch: torch.Tensor) -> torch.Tensor:
         if batch.dtype == torch.uint8:

@@ -2,10 +2,6 @@
 
 Images stay uint8 (N, H, W, 3) and become float, normalised batch by batch: nothing holds them twice. Permuting that layout
 gives channels-last tensors without a copy, the format that GPUs like best.
-
-Batch normalisation: ``use_batch_statistics`` says whose statistics ``forward`` normalises by. With the batch's, the running
-ones move along; without, the running ones serve and stay as they are, while scale and offset still train. Evaluation
-(``logits``, ``penultimate``, ``activations``) always takes the running statistics, so a teacher is always in eval mode.
 """
 
 from __future__ import annotations
@@ -19,15 +15,15 @@ from numpy.typing import NDArray
 from torch import nn
 
 from unlearn_core.errors import BadInput
+from unlearn_core.nets.autograd import AutogradStack
 from unlearn_core.nets.stack import State
 
-EVALUATION_IMAGES = 256
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 CLASSIFIER = ("fc.weight", "fc.bias")
 
 
-class ResNetStack:
+class ResNetStack(AutogradStack):
     """One ResNet-18 (see ``NetworkStack``); weights are named as torchvision names them.
 
     Args:
@@ -41,16 +37,14 @@ class ResNetStack:
         # torchvision takes a second to load, which users of heads need not wait for
         from torchvision.models import resnet18
 
-        self._device: torch.device = torch.device(device)
-        self._net: nn.Module = resnet18(weights=None, num_classes=n_classes).to(self._device)
+        net = resnet18(weights=None, num_classes=n_classes).to(device)
+        super().__init__(net, torch.device(device))
         if self._device.type == "cuda":
             self._net = self._net.to(memory_format=torch.channels_last)
         self._autocast: torch.dtype | None = _half_type(self._device) if isinstance(autocast, str) else autocast
         self._n_classes: int = n_classes
         self._mean: torch.Tensor = 255.0 * torch.tensor(IMAGENET_MEAN, device=self._device)[:, None, None]
         self._std: torch.Tensor = 255.0 * torch.tensor(IMAGENET_STD, device=self._device)[:, None, None]
-        self._logits: torch.Tensor | None = None
-        self._net.eval()
 
     @classmethod
     def initialise(
@@ -99,39 +93,8 @@ class ResNetStack:
         self._net.load_state_dict(dict(state))
 
     @property
-    def n_members(self) -> int:
-        return 1
-
-    @property
     def n_classes(self) -> int:
         return self._n_classes
-
-    @property
-    def device(self) -> torch.device:
-        return self._device
-
-    def parameters(self) -> list[list[torch.Tensor]]:
-        return [list(self._net.parameters())]
-
-    def use_batch_statistics(self, yes: bool) -> None:
-        # ResNet-18 has no other module that behaves differently in training
-        self._net.train(yes)
-
-    def forward(self, inputs: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        with self._precision():
-            logits = self._net(self._images(inputs[rows[0]])).float()
-        self._logits = logits
-        return logits.detach()[None]
-
-    def backward(self, logit_gradient: torch.Tensor) -> None:
-        if self._logits is None:
-            raise ValueError("backward needs a forward before it")
-        self._net.zero_grad(set_to_none=True)
-        self._logits.backward(logit_gradient[0])
-        self._logits = None
-
-    def logits(self, member: int, inputs: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
-        return self._evaluate(self._net, inputs, rows)
 
     def penultimate(self, member: int, inputs: torch.Tensor) -> torch.Tensor:
         return self.activations(inputs, "avgpool", lambda activation: activation)
@@ -144,24 +107,7 @@ class ResNetStack:
         if not layer or layer not in modules:
             known = ", ".join(name for name, _ in self._net.named_children())
             raise BadInput(f"ResNet-18 has no layer {layer!r}; there are {known} and what they contain")
-        seen: list[torch.Tensor] = []
-
-        def remember(_module: nn.Module, _inputs: object, output: torch.Tensor) -> None:
-            seen.append(output)
-
-        hook = modules[layer].register_forward_hook(remember)
-
-        def compute(images: torch.Tensor) -> torch.Tensor:
-            self._net(images)
-            return then(seen.pop().float().flatten(1))
-
-        try:
-            return self._evaluate(compute, inputs, None)
-        finally:
-            hook.remove()
-
-    def state(self, member: int) -> dict[str, torch.Tensor]:
-        return {name: tensor.detach().cpu().clone() for name, tensor in self._net.state_dict().items()}
+        return self._seen(modules[layer], inputs, lambda _entering, output: then(output.float().flatten(1)))
 
     def select(self, members: Sequence[int]) -> ResNetStack:
         return ResNetStack.from_states([self.state(member) for member in members], self._device)
@@ -172,21 +118,7 @@ class ResNetStack:
         state["fc.bias"] += torch.from_numpy(bias).float()
         return ResNetStack.from_states([state], self._device)
 
-    def _evaluate(
-        self, compute: Callable[[torch.Tensor], torch.Tensor], inputs: torch.Tensor, rows: torch.Tensor | None
-    ) -> torch.Tensor:
-        training = self._net.training
-        self._net.eval()
-        count = len(inputs) if rows is None else len(rows)
-        parts = []
-        with torch.no_grad(), self._precision():
-            for start in range(0, count, EVALUATION_IMAGES):
-                here = slice(start, start + EVALUATION_IMAGES)
-                parts.append(compute(self._images(inputs[here] if rows is None else inputs[rows[here]])).float())
-        self._net.train(training)
-        return torch.cat(parts)
-
-    def _images(self, batch: torch.Tensor) -> torch.Tensor:
+    def _prepared(self, batch: torch.Tensor) -> torch.Tensor:
         """(B, 3, H, W) normalised floats of uint8 (B, H, W, 3)."""
         return (batch.permute(0, 3, 1, 2).float() - self._mean) / self._std
 
