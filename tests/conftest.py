@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 torch.set_num_threads(1)
 
@@ -35,3 +42,33 @@ def data() -> GaussianData:
     forget[1] = True  # one row of class 1, so that a class loses very little
     logits = 3.0 * np.eye(3)[y] + rng.normal(size=(n, 3))
     return GaussianData(x, y, forget, logits)
+
+
+CHROMIUM_ARGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory) -> Iterator[Browser]:
+    """Debian's Chromium with a home of its own; where there is none, its tests say so."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("no `chromium` on the PATH; install Debian's to run the browser tests")
+    from playwright.sync_api import sync_playwright
+
+    environment: dict[str, str | float | bool] = {**os.environ, "HOME": str(tmp_path_factory.mktemp("home"))}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=CHROMIUM_ARGS, env=environment, timeout=60_000
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()

@@ -6,7 +6,6 @@ Browser tests run wherever Chromium is found and say so where it is not.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 
 from tracking.mlflow_tracker import MlflowTracker
 from tracking.tracked import TrackedCell, default_tracking_uri
@@ -34,25 +33,12 @@ from unlearn_core.records import (
 )
 from unlearn_core.spec import Scenario, Variant
 
-CHROMIUM = shutil.which("chromium")
-CHROMIUM_ARGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 SERVER_START = 180  # seconds; seven on an idle machine
 STEP = 60_000  # milliseconds that any one thing on a page may take
 EPOCHS = 20
 VARIANT = Variant("cifar10", "mlp1", Scenario.SUBCLASS, 0)
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no `chromium` on the PATH; install Debian's to run the browser tests"),
-]
+pytestmark = pytest.mark.slow
 
 
 def scores(epoch: int) -> Scores:
@@ -118,20 +104,14 @@ def wait_until_up(address: str, process: subprocess.Popen[bytes], log: Path) -> 
 
 
 @pytest.fixture
-def page(tmp_path) -> Iterator[Page]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=CHROMIUM_ARGS, env={**os.environ, "HOME": str(tmp_path)}, timeout=STEP
-        )
-        try:
-            page = browser.new_page(viewport={"width": 1600, "height": 1000})
-            page.set_default_timeout(STEP)
-            yield page
-        finally:
-            browser.close()
+def page(browser) -> Iterator[Page]:
+    page = browser.new_page(viewport={"width": 1600, "height": 1000})
+    page.set_default_timeout(STEP)
+    yield page
+    page.close()
 
 
-def test_a_variant_opens_into_its_runs_and_a_run_shows_its_history(server, page, tmp_path):
+def test_a_variant_opens_into_its_runs_and_a_run_shows_its_history(page, server, tmp_path):
     expect.set_options(timeout=STEP)
     page.goto(f"{server}/#/experiments")
     page.get_by_text("Model training", exact=True).first.click()  # the other half of the UI is about traces of LLMs

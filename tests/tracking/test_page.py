@@ -8,9 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import re
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Page
 
 from tracking.claims import PAPER_CLAIMS, Claim, Verdict, judge
 from tracking.figures.heatmap import write_heat_map
@@ -35,16 +33,6 @@ from tracking.table import MISSING, Cell, Column, Group, Row, Table, number_cell
 from tracking.tree import Tree, TreeProblem
 from unlearn_core.spec import ARCHITECTURES, SEEDS
 
-CHROMIUM = shutil.which("chromium")
-CHROMIUM_ARGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 STEP = 60_000  # milliseconds that any one thing on a page may take
 PHONE, DESKTOP = 375, 1280
 HOSTILE = "<script>alert('&\"')</script>"
@@ -329,24 +317,6 @@ def test_the_whole_grid_is_light_and_soon_written(made, tmp_path):
     assert len(read(path).all("details")) > 112
 
 
-def in_chromium(test: Callable[..., None]) -> Callable[..., None]:
-    absent = "no `chromium` on the PATH; install Debian's to run the browser tests"
-    return pytest.mark.slow(pytest.mark.skipif(CHROMIUM is None, reason=absent)(test))
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory) -> Iterator[Browser]:
-    home = str(tmp_path_factory.mktemp("home"))
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=CHROMIUM_ARGS, env={**os.environ, "HOME": home}, timeout=STEP
-        )
-        try:
-            yield browser
-        finally:
-            browser.close()
-
-
 @pytest.fixture
 def opened(browser) -> Iterator[Callable[..., Page]]:
     """Opens a page; at the end of the test, that it complained about nothing and asked for nothing else."""
@@ -381,7 +351,7 @@ def page_file(made, tmp_path) -> Path:
     return written(tmp_path / "page.html", Tree(tree.variants, (problem,)), figures)
 
 
-@in_chromium
+@pytest.mark.slow
 def test_figures_are_seen_and_nothing_is_wider_than_the_screen(page_file, opened, tmp_path):
     for width in (PHONE, DESKTOP):
         page = opened(page_file, width)
@@ -397,7 +367,7 @@ def test_figures_are_seen_and_nothing_is_wider_than_the_screen(page_file, opened
         page.screenshot(path=tmp_path / f"page_{width}.png")
 
 
-@in_chromium
+@pytest.mark.slow
 def test_sorting_by_click_and_by_keyboard(made, opened, tmp_path):
     """Up, down, back; numbers as numbers, missing ones last, equal ones in their order, groups together."""
 
@@ -446,7 +416,7 @@ def test_sorting_by_click_and_by_keyboard(made, opened, tmp_path):
     assert orders() == ["none", "ascending", "none"], "one column at a time"
 
 
-@in_chromium
+@pytest.mark.slow
 def test_verdicts_are_sorted_by_what_they_say(made, opened, tmp_path):
     order = (Verdict.OPEN, Verdict.HOLDS, Verdict.FAILS, Verdict.HOLDS)
     claims = [Claim(str(i), "tab:x", "It is so.", "rule", v, "true", "not shown") for i, v in enumerate(order)]
@@ -457,7 +427,7 @@ def test_verdicts_are_sorted_by_what_they_say(made, opened, tmp_path):
         assert [text[0] for text in region.locator(".source").all_text_contents()] == ["1", "3", "2", "0"]
 
 
-@in_chromium
+@pytest.mark.slow
 def test_jumping_to_a_variant_opens_it(page_file, opened):
     def arrived(page: Page, name: str) -> None:
         fold = page.locator(f'[id="{name}"]')
@@ -476,7 +446,7 @@ def test_jumping_to_a_variant_opens_it(page_file, opened):
         arrived(opened(page_file, width, "#cifar10/r50/mlp1/subclass/0"), "cifar10/r50/mlp1/subclass/0")
 
 
-@in_chromium
+@pytest.mark.slow
 def test_jumping_works_whatever_a_folder_is_called(made, opened, tmp_path):
     tree = made.tree(*(made.variant(made.cell(), dataset=f"a b%20<ü>'{i}\"#") for i in range(4)))
     page = opened(written(tmp_path / "page.html", tree))
@@ -486,7 +456,7 @@ def test_jumping_works_whatever_a_folder_is_called(made, opened, tmp_path):
     page.wait_for_function("document.querySelectorAll('.variant')[2].open")
 
 
-@in_chromium
+@pytest.mark.slow
 def test_figures_keep_their_white_card_in_the_dark(page_file, opened):
     page = opened(page_file, scheme="dark")
 

@@ -1,14 +1,18 @@
-"""One Ray cluster for all tests that need one: real processes, on loopback, with a home of its own."""
+"""What the tests of commands share: a Ray cluster of real processes, and a command run in this one."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+
+from workflows.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -77,3 +81,28 @@ class ClusterHandle(str):
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
         assert self.process.stdout.readline().strip() == "ok"
+
+
+class Answer(NamedTuple):
+    code: object
+    out: str
+    err: str
+
+
+@pytest.fixture
+def unlearn_here(capsys):
+    """The command in this process, where a process of its own would show no more: exit code, output, errors."""
+
+    def run(*arguments) -> Answer:
+        capsys.readouterr()
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            with pytest.raises(SystemExit) as ending:
+                main([str(argument) for argument in arguments])
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        said = capsys.readouterr()
+        return Answer(ending.value.code, said.out, said.err)
+
+    return run

@@ -14,25 +14,12 @@ import numpy as np
 import pytest
 
 from unlearn_core.spec import PAPER_METHODS
-from workflows.cli import main
 
 
 def unlearn(*arguments, cwd=None):
     return subprocess.run(
         [sys.executable, "-m", "workflows", *map(str, arguments)], capture_output=True, text=True, timeout=180, cwd=cwd
     )
-
-
-def refused(capsys, *arguments) -> tuple[object, str]:
-    """Exit code and error output of a command that is refused before anything runs: no need for a process each."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with pytest.raises(SystemExit) as ending:
-            main([str(argument) for argument in arguments])
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    return ending.value.code, capsys.readouterr().err
 
 
 QUICK = ("--local", "--epochs", 3, "--seeds", "0,42")
@@ -212,8 +199,8 @@ def test_a_feature_set_of_ones_own(tmp_path):
         (["--local", "--device", "cuda:99"], "--device cuda:99 cannot be used here"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_written(tmp_path, capsys, arguments, message):
-    code, errors = refused(capsys, "run", "--out", tmp_path / "out", *arguments)
+def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_written(tmp_path, unlearn_here, arguments, message):
+    code, _, errors = unlearn_here("run", "--out", tmp_path / "out", *arguments)
     assert code == 2
     assert message in errors
     assert not (tmp_path / "out").exists()
@@ -228,8 +215,8 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_written(tmp_path, 
         (["ui"], "no MLflow database at"),
     ],
 )
-def test_commands_on_an_empty_directory_say_what_is_missing(tmp_path, capsys, command, message):
-    code, errors = refused(capsys, *command, "--out", tmp_path)
+def test_commands_on_an_empty_directory_say_what_is_missing(tmp_path, unlearn_here, command, message):
+    code, _, errors = unlearn_here(*command, "--out", tmp_path)
     assert code == 2
     assert message in errors
 

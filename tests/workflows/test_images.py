@@ -19,7 +19,6 @@ from safetensors.torch import save_file
 from unlearn_core.data import load_feature_set
 from unlearn_core.data.images import ImageSet, save_image_file
 from unlearn_core.spec import PAPER_METHODS, SEEDS
-from workflows.cli import main
 
 RESOLUTION = 42  # three patches of 14: a ViT-S/14 that a test can afford
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -168,20 +167,8 @@ def test_features_on_ray_interrupted_go_on_shard_by_shard(
     np.testing.assert_allclose(features.train_x.astype(np.float32), expected, atol=1e-5, rtol=2**-11)
 
 
-def run_here(capsys, *arguments) -> tuple[object, str, str]:
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with pytest.raises(SystemExit) as ending:
-            main([str(argument) for argument in arguments])
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    captured = capsys.readouterr()
-    return ending.value.code, captured.out, captured.err
-
-
-def test_the_papers_grid_is_planned_without_its_data(tmp_path, capsys):
-    code, out, _ = run_here(capsys, "plan", "--data-root", tmp_path / "none", "--out", tmp_path / "grid")
+def test_the_papers_grid_is_planned_without_its_data(tmp_path, unlearn_here):
+    code, out, _ = unlearn_here("plan", "--data-root", tmp_path / "none", "--out", tmp_path / "grid")
     assert code == 0
     n_variants = 2 * 4 * (5 + 5 + 4)
     cells, runs = n_variants * len(SEEDS), n_variants * len(SEEDS) * len(PAPER_METHODS)
@@ -200,13 +187,13 @@ def test_the_papers_grid_is_planned_without_its_data(tmp_path, capsys):
     assert counts["sketch"] == 2 * 2 * 5, "one per ResNet base"
 
 
-def test_missing_data_and_weights_are_one_line(tmp_path, capsys, image_file):
-    code, _, error = run_here(capsys, "grid", "--data-root", tmp_path, "--out", tmp_path / "grid")
+def test_missing_data_and_weights_are_one_line(tmp_path, unlearn_here, image_file):
+    code, _, error = unlearn_here("grid", "--data-root", tmp_path, "--out", tmp_path / "grid")
     assert code == 2
     assert error.count("\n") == 1
     assert "--download" in error
-    code, _, error = run_here(
-        capsys, "grid", "--dataset", image_file, "--arch", "mlp1", "--data-root", tmp_path, "--out", tmp_path / "grid"
+    code, _, error = unlearn_here(
+        "grid", "--dataset", image_file, "--arch", "mlp1", "--data-root", tmp_path, "--out", tmp_path / "grid"
     )
     assert code == 2
     assert error.count("\n") == 1
@@ -223,8 +210,8 @@ def test_missing_data_and_weights_are_one_line(tmp_path, capsys, image_file):
         (("--dataset", "mnist"), "unknown data set 'mnist'"),
     ],
 )
-def test_what_cannot_be_is_refused(tmp_path, capsys, options, message):
-    code, _, error = run_here(capsys, "grid", *options, "--out", tmp_path)
+def test_what_cannot_be_is_refused(tmp_path, unlearn_here, options, message):
+    code, _, error = unlearn_here("grid", *options, "--out", tmp_path)
     assert code == 2
     assert error.count("\n") == 1
     assert message in error
