@@ -20,7 +20,7 @@ from tracking.table import (
 )
 from tracking.tree import REFERENCES, Entry, TreeVariant, incomplete_notes, name_within, shared_name, slug
 from unlearn_core.audit.stein import ALPHAS, UNBOUNDED
-from unlearn_core.spec import GAUSSIAN_PROXIES, PROBE
+from unlearn_core.spec import AUTO_CANDIDATES
 
 QUERY_COLUMNS: tuple[Column, ...] = (
     *(
@@ -113,7 +113,7 @@ def _verdict(flags: Sequence[bool | None]) -> Cell:
 
 def _bound_rows(variant: TreeVariant) -> tuple[Row, ...]:
     rows = []
-    for proxy in (*GAUSSIAN_PROXIES, PROBE):
+    for proxy in AUTO_CANDIDATES:
         targets = [entry[proxy]["target"] for entry in variant.entries_with(proxy)]
         if not targets or any(target.get("bound") is None for target in targets):
             continue

@@ -13,7 +13,7 @@ from tracking.tree import REFERENCES, Entry
 from unlearn_core.audit.bounds import Bound
 from unlearn_core.audit.stein import ALPHAS, UNBOUNDED
 from unlearn_core.records import Scores
-from unlearn_core.spec import EMPIRICAL_PROXIES, GAUSSIAN_PROXIES, METHODS, PROBE, PROXIES
+from unlearn_core.spec import AUTO_CANDIDATES, EMPIRICAL_PROXIES, METHODS, PROXIES
 
 Report = Callable[[str, str], None]
 """Takes a key and what is wrong there."""
@@ -56,7 +56,7 @@ STEIN: Fields = {f"n_{where}_at_{alpha:g}": COUNT_OR_NULL for alpha in ALPHAS fo
     f"indistinguishable_at_{alpha:g}": FLAG_OR_NULL for alpha in ALPHAS
 }
 ETA: Mapping[str, Fields] = {
-    **{name: {"eta_max": NUMBER, "admissible": FLAG} for name in (*GAUSSIAN_PROXIES, PROBE)},
+    **{name: {"eta_max": NUMBER, "admissible": FLAG} for name in AUTO_CANDIDATES},
     **{name: {"eta_max": NULL, "admissible": NULL} for name in EMPIRICAL_PROXIES},
 }
 COUNTS: Fields = {"seed": COUNT, "n_forget": COUNT, "n_retain": COUNT}

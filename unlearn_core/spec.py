@@ -63,7 +63,13 @@ PROBE = "probe"
 """Not of the paper: a pair of linear classifiers."""
 PROBE_CAP = 32.0
 """Twice what requests of 50 records and more were seen to reach; only ones that change next to nothing go beyond."""
-PROXIES: tuple[str, ...] = (*GAUSSIAN_PROXIES, *EMPIRICAL_PROXIES, PROBE)
+FRESH = "fresh"
+"""Not of the paper: what models that never saw the records say about them."""
+PROXIES: tuple[str, ...] = (*GAUSSIAN_PROXIES, *EMPIRICAL_PROXIES, PROBE, FRESH)
+TRAINING_POINT_PROXIES: tuple[str, ...] = (*EMPIRICAL_PROXIES, FRESH)
+"""Those that shift the training points alone: a network generalises what it is taught there, a logit processor cannot."""
+AUTO_CANDIDATES: tuple[str, ...] = (*GAUSSIAN_PROXIES, PROBE, FRESH)
+"""What ``auto`` fits and chooses from: all that fit a model."""
 BASELINES: tuple[str, ...] = ("ft", "ga", "ga-ft", "rl-ft", "scrub", "salun")
 METHODS: tuple[str, ...] = PROXIES + BASELINES
 PAPER_METHODS: tuple[str, ...] = (*GAUSSIAN_PROXIES, *EMPIRICAL_PROXIES, *BASELINES)
@@ -144,6 +150,10 @@ class Optimization:
         if self.batch_size < 1:
             raise BadInput(f"batch size {self.batch_size} must be at least 1")
 
+    def falling_to(self, share: float, epochs: int) -> Optimization:
+        """The same with a learning rate that would be ``share`` of the first after the last epoch."""
+        return replace(self, decay=share ** (1 / epochs))
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -203,9 +213,29 @@ def unlearning_optimization(arch: str) -> Optimization:
     return RESNET_UNLEARNING if arch == RESNET else HEAD_UNLEARNING
 
 
-DISTILLATION = Recipe(
-    phases=(Phase(passes=(Pass(Visit.FORGET_AND_RETAIN_SAMPLE, TOWARD_TARGET),), epochs=UNLEARNING_EPOCHS),)
-)
+def distillation(epochs: int = UNLEARNING_EPOCHS) -> Recipe:
+    """Toward a proxy's target, on the forget set and a retain sample of its size; the paper's 20 epochs."""
+    return Recipe(phases=(Phase(passes=(Pass(Visit.FORGET_AND_RETAIN_SAMPLE, TOWARD_TARGET),), epochs=epochs),))
+
+
+FRESH_EPOCHS = 6
+FRESH_STEPS = 240
+FRESH_LAST_RATE = 0.075
+
+
+def distillation_of(method: str, arch: str, n_forget: int) -> tuple[Recipe, Optimization]:
+    """How a proxy's target gets into the network.
+
+    ``fresh`` takes fewer and shorter steps that end: 6 epochs or, for a small request, as many as make 240 steps, the
+    paper's 20 at most. It comes as close as in 20 epochs of constant steps, in a third of the time.
+    """
+    how = unlearning_optimization(arch)
+    if method != FRESH:
+        return distillation(), how
+    how = replace(how, batch_size=max(1, how.batch_size // 2))
+    steps = math.ceil(2 * n_forget / how.batch_size)
+    epochs = min(max(FRESH_EPOCHS, math.ceil(FRESH_STEPS / steps)), UNLEARNING_EPOCHS)
+    return distillation(epochs), how.falling_to(FRESH_LAST_RATE, epochs)
 
 
 class DirOnTest(StrEnum):

@@ -18,16 +18,19 @@ from unlearn_core.clock import clock_for
 from unlearn_core.errors import BadInput
 from unlearn_core.eta import EtaSearch, find_eta_max, h_curve, mean_lse_shift
 from unlearn_core.finalizers import FINALIZERS
-from unlearn_core.finalizers.distill import distill, distillation_member
+from unlearn_core.finalizers.distill import distillation_member
 from unlearn_core.finalizers.least_squares import fit_last_layer_shift
 from unlearn_core.nets.stack import NetworkStack
 from unlearn_core.problem import Cell, Problem
 from unlearn_core.proxies import EmpiricalProxy, FittedProxy, Shrinkage, fit_proxy
 from unlearn_core.proxies.empirical import NOWHERE, Membership
+from unlearn_core.proxies.fresh import FreshProxy
+from unlearn_core.proxies.training_rows import training_posteriors
 from unlearn_core.records import EpochMetrics, MethodRecord, Scores, TargetRecord, best_epoch
 from unlearn_core.references import Trained
 from unlearn_core.spec import (
     BASELINES,
+    FRESH,
     GAUSSIAN_PROXIES,
     METHODS,
     PROBE,
@@ -36,6 +39,7 @@ from unlearn_core.spec import (
     ProxySettings,
     RunSettings,
     Toward,
+    distillation_of,
     unlearning_optimization,
 )
 from unlearn_core.target import floor_lost_classes, log_target
@@ -176,10 +180,10 @@ def _make_targets(method: str, reference: Reference, settings: ProxySettings) ->
     now = clock_for(problem.device)
     # cached per (features, label space): not part of a request's time
     moments = problem.moments if method in GAUSSIAN_PROXIES else None
-    probe, probe_inputs = (problem.probe, problem.probe_inputs) if method == PROBE else (None, None)
-    fits: dict[bytes, tuple[FittedProxy, Array | None, float]] = {}
+    probe, probe_inputs = (problem.probe, problem.probe_inputs) if method in (PROBE, FRESH) else (None, None)
+    fits: dict[tuple[bytes, int], tuple[FittedProxy, Array | None, float]] = {}
     for k, cell in enumerate(reference.cells):
-        key = cell.forget.tobytes()
+        key = (cell.forget.tobytes(), cell.seed if method == FRESH else 0)
         if key not in fits:  # cells with one forget set share the fit, and each is charged for it
             started = now()
             proxy = fit_proxy(
@@ -193,12 +197,15 @@ def _make_targets(method: str, reference: Reference, settings: ProxySettings) ->
                 moments,
                 probe,
                 probe_inputs,
+                cell.seed,
             )
-            signal = None if isinstance(proxy, EmpiricalProxy) else proxy.signal(problem.proxy_train)
+            signal = None if isinstance(proxy, (EmpiricalProxy, FreshProxy)) else proxy.signal(problem.proxy_train)
             fits[key] = (proxy, signal, now() - started)
         proxy, signal, fit_seconds = fits[key]
         started = now()
         logits = reference.base.net.logits(k, problem.train_inputs).double().cpu().numpy()
+        if isinstance(proxy, FreshProxy):
+            signal = proxy.training_signal(log_probabilities(logits))
         search = None
         if isinstance(proxy, EmpiricalProxy):
             target = proxy.log_target(logits, proxy.training_membership)
@@ -226,9 +233,9 @@ def _finalize_kl(
         for k in active
     ]
     history = _History(student, [reference.scorers[k] for k in active], [targets[k].seconds for k in active], progress)
-    seconds = distill(
-        student, problem.train_inputs, members, unlearning_optimization(reference.arch), history.end_epoch
-    )
+    n_forget = int(reference.cells[0].forget.sum())
+    recipe, how = distillation_of(targets[active[0]].proxy.method, reference.arch, n_forget)
+    seconds = train(student, problem.train_inputs, members, recipe, how, history.end_epoch)
     return {k: (history.members[i], targets[k].seconds + seconds) for i, k in enumerate(active)}
 
 
@@ -293,7 +300,7 @@ def _target_record(reference: Reference, k: int, target: _Target, settings: Prox
             **common,
         )
     log_base = log_probabilities(target.logits)
-    log_proxy, log_retain_proxy = target.proxy.log_posteriors(reference.problem.proxy_train)
+    log_proxy, log_retain_proxy = training_posteriors(target.proxy, reference.problem.proxy_train, log_base)
     before, after = mean_kl(log_base, log_proxy), mean_kl(log_base, log_retain_proxy)
     log_retrain = log_probabilities(
         reference.retrain.net.logits(k, reference.problem.train_inputs).double().cpu().numpy()

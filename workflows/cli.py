@@ -20,6 +20,8 @@ EXIT_FAILED_STEPS = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
+RESUMING = ("run", "grid", "features")
+
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command and exit: 0 done, 1 some steps failed, 2 bad input (one line says what and how to mend it)."""
@@ -37,7 +39,9 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         errors.print(f"unlearn: {error}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(EXIT_BAD_INPUT)
     except KeyboardInterrupt:
-        errors.print("unlearn: stopped; finished steps are kept, the same command goes on from here", soft_wrap=True)
+        resumes = arguments.command in RESUMING
+        kept = "; finished steps are kept, the same command goes on from here" if resumes else ""
+        errors.print(f"unlearn: stopped{kept}", soft_wrap=True)
         sys.exit(EXIT_INTERRUPTED)
     sys.exit(code)
 
@@ -270,7 +274,7 @@ def _add_common(parser: argparse.ArgumentParser, out: str) -> None:
         action="append",
         type=_list_of(METHODS),
         metavar="M,M",
-        help=f"{', '.join(METHODS)}; by default the paper's 13: all but probe",
+        help=f"{', '.join(METHODS)}; by default the paper's 13: all but probe and fresh",
     )
     what.add_argument("--seeds", action="append", type=_integers, metavar="S,S", help=f"by default {_joined(SEEDS)}")
     what.add_argument("--preset", default="paper", choices=("paper", "original"), help="settings of the baselines")

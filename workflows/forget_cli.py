@@ -101,9 +101,7 @@ def _add_forget(forget: argparse.ArgumentParser) -> None:
     )
     how.add_argument("--ridge", default=1e-3, type=float, help="regularisation of the proxies' covariances")
     how.add_argument("--shrinkage", default="ridge", choices=SHRINKAGES, help="its kind")
-    how.add_argument(
-        "--cap", type=float, help="largest eta, inf for no limit; by default the paper's 1, and for probe no limit"
-    )
+    how.add_argument("--cap", type=float, help="largest eta, inf for no limit; by default the paper's 1, for probe 32")
     how.add_argument("--seed", default=0, type=_count, help="of row orders and held-out rows")
     how.add_argument("--epochs", default=Stopping.epochs, type=_positive, help="of the distillation, at most")
     how.add_argument(

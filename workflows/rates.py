@@ -16,11 +16,11 @@ from tasks.store import Store
 from unlearn_core.baselines import baseline_recipe
 from unlearn_core.spec import (
     BASELINES,
-    DISTILLATION,
     RESNET,
     Recipe,
     Scenario,
     Visit,
+    distillation_of,
     training_optimization,
     training_recipe,
     unlearning_optimization,
@@ -124,8 +124,11 @@ class Rates:
             visited = _visited(recipe, source.n_train, n_forget)
             return Work(3 * forward * visited, visited / batch)
         method = step.config["method"]
-        recipe = baseline_recipe(method, step.config["preset"]) if method in BASELINES else DISTILLATION
-        batch = (recipe.optimization or unlearning_optimization(arch)).batch_size
+        if method in BASELINES:
+            recipe, how = baseline_recipe(method, step.config["preset"]), unlearning_optimization(arch)
+        else:
+            recipe, how = distillation_of(method, arch, n_forget)
+        batch = (recipe.optimization or how).batch_size
         visited = _visited(recipe, source.n_train, n_forget)
         evaluation = recipe.epochs * forward * (source.n_test + n_forget)
         return Work(3 * forward * visited + evaluation, visited / batch)

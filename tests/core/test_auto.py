@@ -12,7 +12,7 @@ from unlearn_core.auto import Candidate, choose_proxy
 from unlearn_core.data import load_dataset
 from unlearn_core.problem import make_cells, make_problem
 from unlearn_core.references import make_scorers, train_reference
-from unlearn_core.spec import GAUSSIAN_PROXIES, PROBE, RunSettings, Scenario, Variant
+from unlearn_core.spec import AUTO_CANDIDATES, RunSettings, Scenario, Variant
 from unlearn_core.unlearning import Reference, run_method
 
 
@@ -45,7 +45,7 @@ def test_nothing_is_chosen_where_no_good_fit_is_admissible():
         choose_proxy([])
 
 
-@pytest.mark.parametrize("method", [PROBE, *GAUSSIAN_PROXIES])
+@pytest.mark.parametrize("method", AUTO_CANDIDATES)
 def test_the_choice_depends_on_neither_the_retrain_nor_the_test_set(method):
     """Another test set and another retrain: the same fit, the same eta, the same numbers to choose by."""
     digits = load_dataset("digits")

@@ -28,12 +28,13 @@ from unlearn_core.forgetting.networks import FactoryBlueprint
 from unlearn_core.forgetting.plan import Weighed
 from unlearn_core.forgetting.processor_file import load_processor, save_processor
 from unlearn_core.forgetting.retrain import RetrainSettings, check_by_retraining
-from unlearn_core.forgetting.settings import AUTO_CANDIDATES, Stopping
+from unlearn_core.forgetting.settings import Stopping
 from unlearn_core.nets.heads import HeadStack
 from unlearn_core.nets.module import ModuleStack
 from unlearn_core.nets.resnet import ResNetStack
 from unlearn_core.proxies import fit_proxy
-from unlearn_core.spec import GAUSSIAN_PROXIES, HEAD_UNLEARNING, Visit, training_recipe
+from unlearn_core.proxies.training_rows import training_posteriors, training_signal
+from unlearn_core.spec import AUTO_CANDIDATES, GAUSSIAN_PROXIES, HEAD_UNLEARNING, Visit, training_recipe
 from unlearn_core.target import log_target
 from unlearn_core.training import Member, train
 
@@ -155,8 +156,9 @@ def test_auto_weighs_every_candidate_and_follows_the_rule(mlp, result):
     candidates = []
     for method in AUTO_CANDIDATES:
         proxy = fit_proxy(method, DIGITS.train_x, LABELS, mask, 2)
-        log_proxy, log_retain_proxy = proxy.log_posteriors(DIGITS.train_x)
-        search = find_eta_max(logits, proxy.signal(DIGITS.train_x), result.outcome.plan.settings.cap_of(method))
+        log_proxy, log_retain_proxy = training_posteriors(proxy, DIGITS.train_x, log_p)
+        signal = training_signal(proxy, DIGITS.train_x, log_p)
+        search = find_eta_max(logits, signal, result.outcome.plan.settings.cap_of(method))
         fit, after = mean_kl(log_p, log_proxy), mean_kl(log_p, log_retain_proxy)
         candidates.append(Candidate(method, search.admissible, search.eta_max, fit, after - fit))
     said = result.certificate.content["proxy"]
@@ -424,7 +426,8 @@ def bad_labels():
         ({"finalizer": "sgd"}, "unknown finalizer 'sgd'"),
         ({"cap": 0.0}, "cap 0.0 must be positive"),
         ({"ridge": -1.0}, "ridge -1.0"),
-        ({"proxy": "dir", "finalizer": "none"}, "knows the training points only"),
+        ({"proxy": "dir", "finalizer": "none"}, "speaks of training points only"),
+        ({"proxy": "fresh", "finalizer": "none"}, "speaks of training points only"),
         ({"features_from": "nowhere"}, "has no layer 'nowhere'"),
         ({"model": nn.Sequential(nn.Linear(64, 2)).half()}, "convert it with .float()"),
     ],

@@ -15,7 +15,6 @@ from unlearn_core.nets.heads import HeadStack, head_widths
 from unlearn_core.spec import (
     ASCEND_CROSS_ENTROPY,
     CROSS_ENTROPY,
-    DISTILLATION,
     HEAD_TRAINING,
     HEAD_UNLEARNING,
     HEADS,
@@ -27,6 +26,7 @@ from unlearn_core.spec import (
     Term,
     Toward,
     Visit,
+    distillation,
     training_recipe,
 )
 from unlearn_core.training import Member, loss_gradient, train
@@ -111,7 +111,7 @@ def soft_targets(n_classes=C) -> dict[Toward, torch.Tensor]:
 
 
 EVERY_RECIPE = {f"{name}/{preset}": RECIPES[name][preset] for name in RECIPES for preset in PRESETS} | {
-    "distillation": DISTILLATION,
+    "distillation": distillation(),
     "base": training_recipe(Visit.ALL, 5),
     "retrain": training_recipe(Visit.RETAIN, 5),
 }

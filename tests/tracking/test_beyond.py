@@ -10,7 +10,7 @@ from scipy import stats
 
 from tracking.beyond import auto_beside_the_oracle, beyond_the_paper, chosen_by_auto
 
-KL_T, KL_F, OVER_FLOOR, TARGET, RTE, WINS, P = range(7)
+KL_T, KL_F, OVER_FLOOR, LAST, TARGET, RTE, WINS, P = range(8)
 
 
 def proxy(made, name, kl_f, before, after, eta=1.0, rte=0.05):
@@ -41,6 +41,16 @@ def test_auto_takes_the_probe_where_the_request_matters_more_to_it(made):
     entries = seeds(made)
     assert [chosen_by_auto(entry) for entry in entries] == ["probe", "probe"]
     assert [chosen_by_auto(entry) for entry in seeds(made, probe_loss=0.05)] == ["lda-2c", "lda-2c"]
+
+
+def test_fresh_has_a_row_where_it_was_run_and_auto_may_take_it(made):
+    entries = [entry | made.cell(entry["seed"], fresh=proxy(made, "fresh", 0.02, 0.01, 0.31)) for entry in seeds(made)]
+    table = beyond_the_paper([made.variant(*entries)])
+    assert table is not None
+    fresh = rows(table)["fresh"]
+    assert fresh.cells[KL_F].value == pytest.approx(0.02)
+    assert fresh.cells[LAST].value == pytest.approx(entries[0]["fresh"]["last"]["kl_f"])
+    assert rows(table)["auto"].cells == fresh.cells
 
 
 def test_auto_unlearns_nothing_where_no_good_fit_is_admissible(made):

@@ -84,6 +84,7 @@ LOOKS: Mapping[str, Look] = MappingProxyType(
         "dir": _proxy("#a678c8", "<"),
         "dir-2c": _proxy("#5b2a86", ">"),
         "probe": _proxy("#0f9d8a", "H", width=2.4),
+        "fresh": _proxy("#1b2a8a", "8", width=2.4),
         "ft": _baseline("#444444", "P", 5, 2),
         "ga": _baseline("#b3261e", "X", 1, 1.5),
         "ga-ft": _baseline("#d9706a", "h", 5, 1.5, 1, 1.5),

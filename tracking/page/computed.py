@@ -10,7 +10,7 @@ from tracking.table import MISSING, Cell, Column, Group, Row, Table, text_cell
 from tracking.tree import Entry, Tree, TreeVariant
 from unlearn_core.spec import (
     ARCHITECTURES,
-    DISTILLATION,
+    UNLEARNING_EPOCHS,
     Optimization,
     training_optimization,
     unlearning_optimization,
@@ -47,7 +47,7 @@ def recipe_table(tree: Tree) -> Table:
             ),
         ),
         caption="as this version of the program has it, for every method whose own recipe says nothing else; distillation "
-        f"takes {DISTILLATION.epochs} epochs, training as many as the settings say",
+        f"takes {UNLEARNING_EPOCHS} epochs, training as many as the settings say",
         row_heading="architecture",
     )
 

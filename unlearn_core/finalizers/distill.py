@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unlearn_core.nets.stack import NetworkStack
-from unlearn_core.spec import DISTILLATION, Optimization, Toward
-from unlearn_core.training import EpochEnd, Member, train
+from unlearn_core.spec import Toward
+from unlearn_core.training import Member
 
 
 def distillation_member(
@@ -19,14 +16,3 @@ def distillation_member(
     """What one member distils: its target (N, C) on D."""
     target = torch.from_numpy(np.exp(log_target).astype(np.float32))
     return Member(seed, "unlearn", labels, torch.from_numpy(forget), {Toward.TARGET: target})
-
-
-def distill(
-    student: NetworkStack,
-    inputs: torch.Tensor,
-    members: Sequence[Member],
-    optimization: Optimization,
-    on_epoch: EpochEnd | None = None,
-) -> float:
-    """Minimise KL(target || student) in place; returns the seconds per member  [eq:lda2c-lstsq-grad]."""
-    return train(student, inputs, members, DISTILLATION, optimization, on_epoch)

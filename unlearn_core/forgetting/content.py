@@ -28,8 +28,7 @@ NOTHING = "nothing to unlearn"
 SOFTWARE: tuple[str, ...] = ("unlearn-grid", "torch", "numpy", "scipy", "safetensors")
 STEIN_RANGE: tuple[float, ...] = (0.001, 0.01, 0.05, 0.1, 0.5, 1.0)
 NOT_GUARANTEED: tuple[str, ...] = (
-    "That the model is what retraining without the records would give. The change is what a closed-form proxy "
-    "predicts, scaled "
+    "That the model is what retraining without the records would give. The change is what a proxy predicts, scaled "
     "to a size that is safe on average; how close it comes to a retrain is known only where one was made (see "
     "'retrain').",
     "Differential privacy, or any bound for an attacker who reads probabilities or weights. Stein's bound is for one "

@@ -17,7 +17,7 @@ from unlearn_core.finalizers.least_squares import fit_last_layer_shift
 from unlearn_core.forgetting.plan import Plan
 from unlearn_core.nets.stack import NetworkStack
 from unlearn_core.seeding import derive_seed
-from unlearn_core.spec import DISTILLATION, Optimization
+from unlearn_core.spec import Optimization, distillation
 from unlearn_core.target import floor_lost_classes
 from unlearn_core.training import train
 
@@ -114,9 +114,7 @@ def _distill(plan: Plan, start: NetworkStack, optimization: Optimization) -> Fin
     rows = torch.from_numpy(np.flatnonzero(visited)).to(inputs.device)
     labels = torch.from_numpy(plan.subject.train.labels[visited])
     member = distillation_member(settings.seed, labels, plan.forget[visited], target.train[visited])
-    recipe = replace(
-        DISTILLATION, phases=tuple(replace(p, epochs=settings.stopping.epochs) for p in DISTILLATION.phases)
-    )
+    recipe = distillation(settings.stopping.epochs)
     batch_size = settings.batch_size or _batch_size(plan.n_forget, optimization.batch_size)
     rates = [share * optimization.lr for share in SHORTER_STEPS] if settings.lr is None else [settings.lr]
     runs: list[_Watch] = []

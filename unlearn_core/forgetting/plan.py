@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +15,21 @@ from unlearn_core.data.splits import checked_mask
 from unlearn_core.errors import BadInput
 from unlearn_core.eta import EtaSearch, find_eta_max, h_curve
 from unlearn_core.finalizers.logit_processor import LogitProcessor
-from unlearn_core.forgetting.settings import AUTO, AUTO_CANDIDATES, ForgetSettings
+from unlearn_core.forgetting.settings import AUTO, ForgetSettings
 from unlearn_core.forgetting.statistics import Statistics
 from unlearn_core.forgetting.subject import Part, Subject
-from unlearn_core.proxies import EmpiricalProxy, ForgetRequest, Proxy, Shrinkage, fit_gaussian, fit_proxy
-from unlearn_core.spec import EMPIRICAL_PROXIES, GAUSSIAN_PROXIES
+from unlearn_core.proxies import (
+    EmpiricalProxy,
+    FittedProxy,
+    ForgetRequest,
+    Proxy,
+    Shrinkage,
+    fit_gaussian,
+    fit_proxy,
+)
+from unlearn_core.proxies.probe import ProbeFit, fit_probe_of_all
+from unlearn_core.proxies.training_rows import training_posteriors, training_signal
+from unlearn_core.spec import EMPIRICAL_PROXIES, FRESH, GAUSSIAN_PROXIES, PROBE, TRAINING_POINT_PROXIES
 from unlearn_core.target import floor_lost_classes, log_target
 
 Array = NDArray[np.float64]
@@ -101,7 +112,7 @@ class Plan:
 
     @property
     def logit_processor(self) -> LogitProcessor | None:
-        if self.target is None or self.chosen is None:
+        if self.target is None or self.chosen is None or self.choice.method in TRAINING_POINT_PROXIES:
             return None
         return LogitProcessor(self.chosen.proxy, self.chosen.search.eta_max, self.lost_classes)
 
@@ -149,11 +160,12 @@ def make_plan(subject: Subject, forget: Mask, settings: ForgetSettings, statisti
             train.features[forget], train.labels[forget]
         )
     named = () if settings.proxy in (AUTO, *EMPIRICAL_PROXIES) else (settings.proxy,)
-    methods = dict.fromkeys((*AUTO_CANDIDATES, *named))
+    methods = dict.fromkeys((*settings.candidates, *named))
+    weigh = _Weigher(subject, forget, settings, statistics)
     weighed, unusable = [], []
     for method in methods:
         try:
-            weighed.append(_weigh(method, subject, forget, settings, statistics))
+            weighed.append(weigh(method))
         except BadInput as error:
             if method == settings.proxy:
                 raise
@@ -165,28 +177,48 @@ def make_plan(subject: Subject, forget: Mask, settings: ForgetSettings, statisti
     return plan if choice.method is None else replace(plan, target=_target(plan, choice.method))
 
 
-def _weigh(method: str, subject: Subject, forget: Mask, settings: ForgetSettings, statistics: Statistics) -> Weighed:
-    train, shrinkage = subject.train, Shrinkage(settings.shrinkage)
-    if method in GAUSSIAN_PROXIES and statistics.forgotten is not None:
-        request = ForgetRequest(
-            train.features, train.labels, forget, statistics.total, statistics.forgotten, settings.ridge, shrinkage
-        )
-        proxy: Proxy = fit_gaussian(method, request)
-    else:
-        proxy = fit_proxy(
+class _Weigher:
+    """Fits proxies to one request, and says of each what can be said without a retrain."""
+
+    def __init__(self, subject: Subject, forget: Mask, settings: ForgetSettings, statistics: Statistics) -> None:
+        self.subject: Subject = subject
+        self.forget: Mask = forget
+        self.settings: ForgetSettings = settings
+        self.statistics: Statistics = statistics
+        self.log_base: Array = log_probabilities(subject.train.logits)
+
+    def __call__(self, method: str) -> Weighed:
+        train, proxy = self.subject.train, self._fit(method)
+        signal = training_signal(proxy, train.features, self.log_base)
+        posteriors = training_posteriors(proxy, train.features, self.log_base)
+        before, after = (mean_kl(self.log_base, log_q) for log_q in posteriors)
+        return Weighed(proxy, signal, find_eta_max(train.logits, signal, self.settings.cap_of(method)), before, after)
+
+    def _fit(self, method: str) -> FittedProxy:
+        train, settings, shrinkage = self.subject.train, self.settings, Shrinkage(self.settings.shrinkage)
+        if method in GAUSSIAN_PROXIES and self.statistics.forgotten is not None:
+            total, forgotten = self.statistics.total, self.statistics.forgotten
+            request = ForgetRequest(
+                train.features, train.labels, self.forget, total, forgotten, settings.ridge, shrinkage
+            )
+            return fit_gaussian(method, request)
+        return fit_proxy(
             method,
             train.features,
             train.labels,
-            forget,
-            subject.n_classes,
+            self.forget,
+            self.subject.n_classes,
             settings.ridge,
             shrinkage,
-            statistics.total,
+            self.statistics.total,
+            self._probe if method in (PROBE, FRESH) else None,
+            seed=settings.seed,
         )
-    signal = proxy.signal(train.features)
-    log_base = log_probabilities(train.logits)
-    before, after = (mean_kl(log_base, log_q) for log_q in proxy.log_posteriors(train.features))
-    return Weighed(proxy, signal, find_eta_max(train.logits, signal, settings.cap_of(method)), before, after)
+
+    @cached_property
+    def _probe(self) -> ProbeFit:
+        train = self.subject.train
+        return fit_probe_of_all(train.features, train.labels, self.subject.n_classes)
 
 
 def _choose(asked: str, weighed: Sequence[Weighed]) -> Choice:

@@ -19,6 +19,7 @@ from unlearn_core.forgetting.measure import network_posteriors
 from unlearn_core.forgetting.networks import Blueprint
 from unlearn_core.forgetting.plan import Change, Plan, Target, base_posteriors
 from unlearn_core.nets.stack import NetworkStack
+from unlearn_core.proxies.training_rows import training_posteriors
 from unlearn_core.seeding import derive_seed
 from unlearn_core.spec import Optimization, Visit, training_recipe
 from unlearn_core.training import Member, train
@@ -122,7 +123,8 @@ def _bound(plan: Plan, retrain: Target) -> dict[str, float] | None:
     if chosen is None or plan.target is None:
         return None
     logits, eta = plan.subject.train.logits, chosen.search.eta_max
-    log_proxy, log_retain_proxy = chosen.proxy.log_posteriors(plan.subject.train.features)
+    log_base = base_posteriors(plan.subject).train
+    log_proxy, log_retain_proxy = training_posteriors(chosen.proxy, plan.subject.train.features, log_base)
     h = mean_lse_shift(eta, logits, chosen.signal)
-    bound = tight_bound(eta, h, base_posteriors(plan.subject).train, retrain.train, log_proxy, log_retain_proxy)
+    bound = tight_bound(eta, h, log_base, retrain.train, log_proxy, log_retain_proxy)
     return {**dataclasses.asdict(bound), "measured": mean_kl(retrain.train, plan.target.train)}

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 
 from unlearn_core.errors import BadInput
 from unlearn_core.finalizers import FINALIZERS
-from unlearn_core.spec import EMPIRICAL_PROXIES, GAUSSIAN_PROXIES, PROXIES, ProxySettings
+from unlearn_core.spec import AUTO_CANDIDATES, PROXIES, TRAINING_POINT_PROXIES, ProxySettings
 
 AUTO = "auto"
-AUTO_CANDIDATES: tuple[str, ...] = GAUSSIAN_PROXIES
-"""What ``auto`` fits and chooses from; each says something about points that the training set does not hold."""
 NAMED_PROXIES: tuple[str, ...] = PROXIES
 """What can be asked for by name."""
 SHRINKAGES: tuple[str, ...] = ("ridge", "ledoit-wolf", "oas")
@@ -61,9 +59,9 @@ class ForgetSettings:
         ):
             if value not in known:
                 raise BadInput(f"unknown {what} {value!r}; there are {', '.join(known)}")
-        if self.finalizer == "none" and self.proxy in EMPIRICAL_PROXIES:
+        if self.finalizer == "none" and self.proxy in TRAINING_POINT_PROXIES:
             raise BadInput(
-                f"{self.proxy} knows the training points only, so that a logit processor of it would forget nothing "
+                f"{self.proxy} speaks of training points only, so that a logit processor of it would forget nothing "
                 "elsewhere; choose another proxy or finalizer"
             )
         if not (math.isfinite(self.ridge) and self.ridge >= 0):
@@ -74,6 +72,13 @@ class ForgetSettings:
             raise BadInput(f"batch size {self.batch_size} must be at least 1")
         if self.cap is not None and not self.cap > 0:
             raise BadInput(f"cap {self.cap} must be positive; the paper's is 1, inf is no limit")
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """What ``auto`` fits and chooses from; a logit processor needs one that speaks of any point."""
+        if self.finalizer != "none":
+            return AUTO_CANDIDATES
+        return tuple(method for method in AUTO_CANDIDATES if method not in TRAINING_POINT_PROXIES)
 
     def cap_of(self, method: str) -> float:
         return ProxySettings(cap=self.cap).cap_of(method)

@@ -71,15 +71,19 @@ class ProbeProxy:
     def log_posteriors(self, x: NDArray[np.floating]) -> tuple[Array, Array]:
         """log P(y|x) and log P_r(y|x), each (N, C); -inf for a class that left the support of P_r."""
         self._check(x)
-        log_p, log_p_r = np.empty((2, self.n_classes, len(x)))
+        log_p, log_p_r = np.empty((2, len(x), self.n_classes))
         for start in range(0, len(x), CHUNK_ROWS):
             rows = slice(start, start + CHUNK_ROWS)
             z = design(x[rows], self.fit)
-            log_p[:, rows] = _log_softmax(_logits(z, self.fit.weights).astype(np.float64))
-            logits = _logits(z, self.retain_weights).astype(np.float64)
-            logits[self.lost_classes] = -np.inf
-            log_p_r[:, rows] = _log_softmax(logits)
-        return log_p.T, log_p_r.T
+            log_p[rows] = _log_softmax(_logits(z, self.fit.weights).astype(np.float64)).T
+            log_p_r[rows] = self.log_retain(z)
+        return log_p, log_p_r
+
+    def log_retain(self, z: Single) -> Array:
+        """(n, C) log P_r(y|x) where z = ``design(x, fit)``."""
+        logits = _logits(z, self.retain_weights).astype(np.float64)
+        logits[self.lost_classes] = -np.inf
+        return _log_softmax(logits).T
 
     def signal(self, x: NDArray[np.floating]) -> Array:
         """(N, C) log P_r(y|x) - log P(y|x), from how the weights moved.
