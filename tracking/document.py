@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tracking.exports import markdown
 from tracking.figures.style import FigureFile
 from tracking.files import write_atomically
-from tracking.table import Table
+from tracking.tables.exports import markdown
+from tracking.tables.table import Table
 from tracking.tree import Tree
 
 SHOWN_OPEN = 3

@@ -9,7 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from tracking.recommendations import DEFAULT_KEYS
+from tracking.tables.recommendations import DEFAULT_KEYS
 from tracking.tree import TreeVariant
 from unlearn_core.spec import Scenario
 

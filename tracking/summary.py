@@ -9,10 +9,10 @@ from statistics import median
 
 from tracking.claims import Claim, Verdict
 from tracking.claims.cases import unlearning
-from tracking.distillation import idle_everywhere
 from tracking.figures.wording import listed
 from tracking.spreads import CLOCK_TOLERANCE, clock_is_steady, mean_over_seeds, ratio
-from tracking.table import two_digits, whole
+from tracking.tables.distillation import idle_everywhere
+from tracking.tables.table import two_digits, whole
 from tracking.tree import Tree, TreeVariant
 from unlearn_core.spec import ARCHITECTURES, BASELINES, METHODS, PROXIES, Scenario
 

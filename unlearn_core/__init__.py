@@ -1,4 +1,4 @@
-"""Machine unlearning by closed-form proxies: the science, free of Ray, of MLflow and of printing.
+"""Machine unlearning by proxies: the science, free of Ray, of MLflow and of printing.
 
 Where to look for a formula (labels are those of the paper):
 
@@ -6,7 +6,7 @@ Where to look for a formula (labels are those of the paper):
 ``spec``                 what is asked: variants, methods, recipes
 ``data``                 feature sets, images, backbones, and which rows are to be forgotten
 ``nets``                 the networks: heads in stacks, ResNet-18, modules of one's own
-``proxies``              P(y|x) and P_r(y|x) in closed form          [sec:lda2c]
+``proxies``              P(y|x) and P_r(y|x); the paper's in closed form  [sec:lda2c]
 ``eta``                  h(eta), admissibility, eta_max              [par:normalization]
 ``target``               softmax(f + eta_max * signal)               [eq:lda2c-lstsq-grad]
 ``finalizers``           how the target is written into the network

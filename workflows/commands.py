@@ -22,10 +22,10 @@ from rich.table import Table
 from tasks.executor import State
 from tasks.step import Kind, Step, closure
 from tasks.store import Store
-from tracking.exports import rich_table
 from tracking.figures import write_evolution
 from tracking.results_tree import read_entries, tree_path
-from tracking.tables import benchmark_table
+from tracking.tables.benchmark import benchmark_table
+from tracking.tables.exports import rich_table
 from tracking.tracked import default_tracking_uri
 from tracking.tree import TreeVariant
 from unlearn_core.errors import BadInput

@@ -12,17 +12,17 @@ from pathlib import Path
 
 from tracking.claims import PAPER_CLAIMS, Claim, judge
 from tracking.document import write_document
-from tracking.exports import write_table
 from tracking.figures import write_figures
 from tracking.figures.regions import write_regions
 from tracking.figures.style import FigureFile
 from tracking.figures.weights import write_weights
 from tracking.frames import frames
 from tracking.page import write_page
-from tracking.report_tables import report_tables
 from tracking.results_tree import read_tree
 from tracking.summary import summary
-from tracking.table import Table
+from tracking.tables.exports import write_table
+from tracking.tables.report import report_tables
+from tracking.tables.table import Table
 from tracking.tree import Tree
 from unlearn_core.errors import BadInput
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tracking.beyond import auto_beside_the_oracle, beyond_the_paper, chosen_by_auto
+from tracking.tables.beyond import auto_beside_the_oracle, beyond_the_paper, chosen_by_auto
 
 KL_T, KL_F, OVER_FLOOR, LAST, TARGET, RTE, WINS, P = range(8)
 

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from tracking.claims import PAPER_CLAIMS, claims_table, judge
-from tracking.exports import frame, latex, markdown, rich_table, write_table
-from tracking.table import MISSING, Cell, Column, Group, Row, Table
-from tracking.tables import benchmark_table
+from tracking.tables.benchmark import benchmark_table
+from tracking.tables.exports import frame, latex, markdown, rich_table, write_table
+from tracking.tables.table import MISSING, Cell, Column, Group, Row, Table
 
 TABLE = Table(
     name="small_0",

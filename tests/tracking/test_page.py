@@ -27,9 +27,9 @@ from tracking.page import write_page
 from tracking.page.computed import provenance_tables
 from tracking.page.layout import lay_out
 from tracking.page.markup import Html, tag, typeset
-from tracking.report_tables import report_tables
 from tracking.results_tree import read_tree
-from tracking.table import MISSING, Cell, Column, Group, Row, Table, number_cell, text_cell, two_digits
+from tracking.tables.report import report_tables
+from tracking.tables.table import MISSING, Cell, Column, Group, Row, Table, number_cell, text_cell, two_digits
 from tracking.tree import Tree, TreeProblem
 from unlearn_core.spec import ARCHITECTURES, SEEDS
 

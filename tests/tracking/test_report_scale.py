@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tracking.claims import PAPER_CLAIMS, judge
-from tracking.exports import write_table
 from tracking.frames import frames
-from tracking.report_tables import report_tables
 from tracking.results_tree import read_tree
+from tracking.tables.exports import write_table
+from tracking.tables.report import report_tables
 from unlearn_core.records import EpochMetrics, MethodRecord, method_entry
 from unlearn_core.spec import ARCHITECTURES, EMPIRICAL_PROXIES, METHODS, PROXIES, SEEDS
 

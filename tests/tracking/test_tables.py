@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tracking.table import least, one_decimal, two_digits
-from tracking.tables import benchmark, benchmark_table
+from tracking.tables.benchmark import benchmark, benchmark_table
+from tracking.tables.table import least, one_decimal, two_digits
 
 KL_T, KL_LAST, KL_F, OVER_FLOOR, ACC_T, ACC_F, RTE = range(7)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tracking.claims.judging import Case
 from tracking.spreads import mean_over_seeds, number
-from tracking.table import two_digits
+from tracking.tables.table import two_digits
 from tracking.tree import Tree, TreeVariant
 from unlearn_core.spec import Scenario
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tracking.table import Column, Group, Row, Table, text_cell
+from tracking.tables.table import Column, Group, Row, Table, text_cell
 from tracking.tree import Tree, TreeVariant
 
 EVERY = 1.0

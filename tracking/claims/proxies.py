@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from tracking.claims.cases import Cases, each, mean, said, unlearning
 from tracking.claims.judging import EVERY, MOST, Case, ClaimRule
-from tracking.recommendations import PROXIES_SHOWN, admissible_percent, eta_max
+from tracking.tables.recommendations import PROXIES_SHOWN, admissible_percent, eta_max
 from tracking.tree import Tree, TreeVariant
 from unlearn_core.spec import Scenario
 

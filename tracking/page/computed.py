@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from tracking.table import MISSING, Cell, Column, Group, Row, Table, text_cell
+from tracking.tables.table import MISSING, Cell, Column, Group, Row, Table, text_cell
 from tracking.tree import Entry, Tree, TreeVariant
 from unlearn_core.spec import (
     ARCHITECTURES,

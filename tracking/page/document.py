@@ -18,7 +18,7 @@ from tracking.page.layout import Layout, lay_out
 from tracking.page.markup import Html, definitions, joined, tag, typeset
 from tracking.page.table_html import explained, head_html, sentence, table_html
 from tracking.summary import counted, summary
-from tracking.table import Table
+from tracking.tables.table import Table
 from tracking.tree import Tree, TreeVariant, name_within
 
 SVG_BYTES = 400_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracking.spreads import mean_over_seeds
 from tracking.summary import KL_F, Closest, closest, over_floor
-from tracking.table import MISSING, Cell, Column, Group, Row, Table, number_cell, text_cell, two_digits
+from tracking.tables.table import MISSING, Cell, Column, Group, Row, Table, number_cell, text_cell, two_digits
 from tracking.tree import Tree, TreeVariant, name_within
 from unlearn_core.spec import BASELINES, PROXIES
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tracking.table import Group, Table
+from tracking.tables.table import Group, Table
 from tracking.tree import Tree, TreeVariant, incomplete_notes, name_within, slug
 
 BY_VARIANT: Mapping[str, str] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tracking.page.markup import Html, joined, tag, typeset
-from tracking.table import Cell, Column, Group, Row, Table
+from tracking.tables.table import Cell, Column, Group, Row, Table
 
 NO_LINKS: Mapping[tuple[str, str], str] = {}
 

@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from tracking.table import Cell, Row, Table
+from tracking.tables.table import Cell, Row, Table
 
 LATEX_ESCAPES: Mapping[int, str] = str.maketrans(
     {

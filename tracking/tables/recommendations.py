@@ -10,7 +10,18 @@ from collections.abc import Mapping
 from itertools import groupby
 
 from tracking.spreads import Spread, spread
-from tracking.table import MISSING, Cell, Column, Group, Row, Table, number_cell, spread_cell, two_decimals, whole
+from tracking.tables.table import (
+    MISSING,
+    Cell,
+    Column,
+    Group,
+    Row,
+    Table,
+    number_cell,
+    spread_cell,
+    two_decimals,
+    whole,
+)
 from tracking.tree import Tree, TreeVariant, incomplete_notes, slug
 from unlearn_core.spec import Scenario
 

@@ -13,7 +13,8 @@ import numpy as np
 from scipy import stats
 
 from tracking.spreads import mean_over_seeds, number, ratio, spread
-from tracking.table import (
+from tracking.tables.benchmark import KL_DEFINED
+from tracking.tables.table import (
     MISSING,
     Cell,
     Column,
@@ -26,7 +27,6 @@ from tracking.table import (
     two_digits,
     whole,
 )
-from tracking.tables import KL_DEFINED
 from tracking.tree import Entry, TreeVariant, incomplete_notes, name_within, shared_name, slug
 from unlearn_core.auto import Candidate, choose_proxy
 from unlearn_core.spec import AUTO_CANDIDATES, EMPIRICAL_PROXIES, FRESH, GAUSSIAN_PROXIES, PROBE

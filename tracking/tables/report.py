@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracking.audit import bounds, queries
-from tracking.beyond import auto_beside_the_oracle, beyond_the_paper
 from tracking.claims import Claim, claims_table
-from tracking.comparison import comparisons
-from tracking.distillation import distillation
 from tracking.paper import read_paper
-from tracking.recommendations import across_architectures, across_scenarios
-from tracking.table import Table
-from tracking.tables import benchmark_table
+from tracking.tables.audit import bounds, queries
+from tracking.tables.benchmark import benchmark_table
+from tracking.tables.beyond import auto_beside_the_oracle, beyond_the_paper
+from tracking.tables.comparison import comparisons
+from tracking.tables.distillation import distillation
+from tracking.tables.recommendations import across_architectures, across_scenarios
+from tracking.tables.table import Table
 from tracking.tree import Tree, TreeVariant
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tracking.paper import Paper, PaperBenchmark, PaperVariant, Printed
-from tracking.recommendations import PROXIES_SHOWN, admissible_percent, eta_max
 from tracking.spreads import Spread, number, ratio, spread
-from tracking.table import (
+from tracking.tables.benchmark import ACC_F, ACC_T, KL_F, KL_LAST, KL_T, RTE, Measure
+from tracking.tables.recommendations import PROXIES_SHOWN, admissible_percent, eta_max
+from tracking.tables.table import (
     MISSING,
     Cell,
     Column,
@@ -23,7 +24,6 @@ from tracking.table import (
     two_digits,
     whole,
 )
-from tracking.tables import ACC_F, ACC_T, KL_F, KL_LAST, KL_T, RTE, Measure
 from tracking.tree import REFERENCES, Tree, TreeVariant, incomplete_notes, slug
 from unlearn_core.spec import METHODS
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tracking.spreads import Spread, clock_is_steady, floor_over_retrain, number, ratio, spread
-from tracking.table import (
+from tracking.tables.table import (
     Column,
     Group,
     Row,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracking.spreads import Spread, mean_over_seeds, number, ratio, spread
-from tracking.table import Cell, Column, Group, Row, Table, least, number_cell, spread_cell, two_digits
-from tracking.tables import KL_DEFINED
+from tracking.tables.benchmark import KL_DEFINED
+from tracking.tables.table import Cell, Column, Group, Row, Table, least, number_cell, spread_cell, two_digits
 from tracking.tree import TreeVariant, incomplete_notes, name_within, shared_name, slug
 from unlearn_core.spec import EMPIRICAL_PROXIES, PROXIES
 

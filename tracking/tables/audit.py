@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tracking.spreads import ratio, spread, stein_of
-from tracking.table import (
+from tracking.tables.table import (
     MISSING,
     Cell,
     Column,
