@@ -27,6 +27,7 @@ check: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks.heads
 	$(BIN)/python -m benchmarks.proxies
+	$(BIN)/python -m benchmarks.unlearning
 	$(BIN)/python -m benchmarks.features
 	$(BIN)/python -m benchmarks.workflow
 
