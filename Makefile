@@ -16,7 +16,7 @@ demo: $(READY)
 
 # by file: tests of one file share what is costly to make, such as a cluster
 test: check
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 torch.set_num_threads(1)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests first, so that no process is left alone with one at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @dataclass(frozen=True)
 class GaussianData:
     """Three Gaussian classes, the first made of two subclasses; some rows of it are to be forgotten."""

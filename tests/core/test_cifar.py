@@ -333,11 +333,20 @@ def test_a_damaged_archive_is_refused_by_name_and_not_extracted(tmp_path, name):
     assert {path.name for path in tmp_path.iterdir()} == {authority.filename, version.archive}
 
 
-def test_an_archive_that_writes_outside_its_folder_is_refused(tmp_path):
+def a_link() -> tarfile.TarInfo:
+    link = tarfile.TarInfo("cifar-10-batches-py/data_batch_1")
+    link.type, link.linkname = tarfile.SYMTYPE, "../../outside"
+    return link
+
+
+@pytest.mark.parametrize(
+    "member", [tarfile.TarInfo("../../outside"), tarfile.TarInfo("/tmp/outside"), a_link()], ids=lambda m: m.name
+)
+def test_an_archive_that_writes_outside_its_folder_is_refused(tmp_path, member):
     root = tmp_path / "root"
     root.mkdir()
     with tarfile.open(root / CIFAR10.filename, "w:gz") as tar:
-        tar.addfile(tarfile.TarInfo("../../outside"), io.BytesIO())
+        tar.addfile(member, io.BytesIO())
     authority = vouching(CIFAR10, tgz_md5=md5((root / CIFAR10.filename).read_bytes()))
     with pytest.raises(BadInput, match=r"cifar-10-python\.tar\.gz cannot be extracted to .*outside the destination"):
         load_cifar("cifar10", root, authority=authority)

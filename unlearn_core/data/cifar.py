@@ -11,11 +11,12 @@ import http.client
 import io
 import os
 import pickle
+import shutil
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -193,7 +194,7 @@ def _extract(archive: Path, md5: str, folder: Path) -> None:
         # under its own name the folder is whole or not there at all
         with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".extract-") as unfinished:
             with tarfile.open(archive) as tar:
-                tar.extractall(unfinished, filter="data")
+                _extract_plain_files(tar, Path(unfinished))
             os.rename(Path(unfinished, folder.name), folder)
     except (OSError, tarfile.TarError) as error:
         if folder.is_dir():
@@ -202,6 +203,23 @@ def _extract(archive: Path, md5: str, folder: Path) -> None:
             f"{archive} cannot be extracted to {folder} ({error}); free the space, or extract it elsewhere and name that "
             "folder with --data-root"
         ) from error
+
+
+def _extract_plain_files(tar: tarfile.TarFile, into: Path) -> None:
+    """The archives hold plain files alone; anything else, or a path that leads out, is refused.
+
+    By hand, because the filters of ``tarfile`` came with Python 3.11.4, and Debian's is older.
+    """
+    for member in tar:
+        path = PurePosixPath(member.name)
+        if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):
+            raise tarfile.TarError(f"{member.name} is no plain file or lies outside the destination")
+        content = tar.extractfile(member)
+        if content is not None:
+            place = into / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with content, place.open("wb") as file:
+                shutil.copyfileobj(content, file)
 
 
 def _read_python(
