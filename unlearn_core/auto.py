@@ -57,8 +57,14 @@ def choose_proxy(candidates: Sequence[Candidate]) -> Choice:
             chosen.method, f"a class leaves the data; {chosen.method} fits the network best ({chosen.fit:.3g} nats)"
         )
     others = ", ".join(f"{c.method} {c.loss:.3g}" for c in close if c is not chosen)
+    if not others:
+        return Choice(
+            chosen.method,
+            f"of the admissible proxies it alone is within {FIT_SLACK:g} times the best fit; to it the request matters by "
+            f"{chosen.loss:.3g} nats",
+        )
     return Choice(
         chosen.method,
         f"of the admissible proxies within {FIT_SLACK:g} times the best fit, it sees the request matter most: "
-        f"{chosen.loss:.3g} nats" + (f" (others: {others})" if others else ""),
+        f"{chosen.loss:.3g} nats (others: {others})",
     )

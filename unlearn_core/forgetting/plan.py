@@ -32,6 +32,8 @@ from unlearn_core.proxies.training_rows import training_posteriors, training_sig
 from unlearn_core.spec import EMPIRICAL_PROXIES, FRESH, GAUSSIAN_PROXIES, PROBE, TRAINING_POINT_PROXIES
 from unlearn_core.target import floor_lost_classes, log_target
 
+KL_ROUNDING = 1e-15  # of two equal models it may be rounded to this, and to just below zero
+
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
@@ -136,8 +138,8 @@ class Plan:
 
 
 def _kl(log_p: Array, log_q: Array) -> float:
-    # of two almost equal models it may be rounded to just below zero
-    return max(mean_kl(log_p, log_q), 0.0)
+    kl = mean_kl(log_p, log_q)
+    return kl if kl > KL_ROUNDING else 0.0
 
 
 def base_posteriors(subject: Subject) -> Target:
