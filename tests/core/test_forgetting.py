@@ -382,6 +382,20 @@ def test_dir_can_be_asked_for_and_is_never_chosen(mlp):
     assert result.logit_processor is None
 
 
+def test_a_well_trained_network_gets_fresh_and_its_processor_is_a_black_boxs():
+    torch.manual_seed(0)
+    net = fitted(nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 2)), LABELS, steps=300)
+    result = forget(net, DIGITS.train_x, LABELS, ZEROS, stopping=Stopping(epochs=2))
+    assert result.certificate.content["proxy"]["method"] == "fresh"
+    assert result.certificate.content["proxy"]["eta_max"] == pytest.approx(1.0, abs=1e-9)
+    with torch.no_grad():
+        logits = net(torch.from_numpy(DIGITS.train_x)).numpy()
+    boxed = forget(logits, DIGITS.train_x, LABELS, ZEROS, finalizer="none")
+    ours, theirs = processor(result), processor(boxed)
+    assert ours.proxy.method == theirs.proxy.method == boxed.certificate.content["proxy"]["method"] != "fresh"
+    assert ours.eta == pytest.approx(theirs.eta)
+
+
 def test_a_retrain_measures_what_the_theory_says(result):
     plan = result.outcome.plan
     how = FactoryBlueprint("here:build", lambda: nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 2)))

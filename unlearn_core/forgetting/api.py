@@ -53,8 +53,9 @@ class Forgotten:
     Attributes:
         model: of the kind that was given, unlearned. Where there was nothing to unlearn, or with the finalizer ``none``, it
             says what it said before; None for a black box.
-        logit_processor: base logits and features in, unlearned log probabilities out; None where there was nothing to
-            unlearn, or the proxy knows the training points only.
+        logit_processor: base logits and features in, unlearned log probabilities out. Where ``auto`` chose a proxy that
+            speaks of training points only, it is of the one that a black box would get. None where there was nothing to
+            unlearn, or a proxy of training points was asked for by name.
     """
 
     model: Any
@@ -92,7 +93,7 @@ def forget(
         features: (N, d) what proxies see; with ``features_from``, what the model reads.
         labels: (N,) in 0..C-1, what the model was trained to say.
         forget_ids: records, named as in ``ids``; without ``ids``, row numbers.
-        proxy: ``auto``, or one by name; ``dir`` and ``dir-2c`` are never chosen, they know the training points only.
+        proxy: ``auto``, or one by name; ``dir`` and ``dir-2c`` are never chosen, they model nothing.
         finalizer: ``kl`` (distil), ``mse`` (least squares into the last layer) or ``none`` (a logit processor).
         ids: (N,) the records' own names.
         inputs: what the model reads where that is not the features; uint8 images (N, H, W, 3) reach a module as floats

@@ -114,9 +114,16 @@ class Plan:
 
     @property
     def logit_processor(self) -> LogitProcessor | None:
-        if self.target is None or self.chosen is None or self.choice.method in TRAINING_POINT_PROXIES:
-            return None
-        return LogitProcessor(self.chosen.proxy, self.chosen.search.eta_max, self.lost_classes)
+        """Of the chosen proxy; where ``auto`` chose one of training points only, of what a black box would get."""
+        weighed = None if self.target is None else self.chosen
+        if self.choice.method in TRAINING_POINT_PROXIES:
+            weighed = self._best_for_any_point() if self.settings.proxy == AUTO else None
+        return None if weighed is None else LogitProcessor(weighed.proxy, weighed.search.eta_max, self.lost_classes)
+
+    def _best_for_any_point(self) -> Weighed | None:
+        able = {w.proxy.method: w for w in self.weighed if w.proxy.method not in TRAINING_POINT_PROXIES}
+        choice = choose_proxy([w.candidate for w in able.values()]) if able else None
+        return None if choice is None or choice.method is None else able[choice.method]
 
     def h_curve(self) -> list[tuple[float, float]]:
         """(eta, h(eta)) of the chosen proxy, to a little beyond eta_max."""
