@@ -1,4 +1,4 @@
-"""The paper's whole grid, 112 variants of 5 seeds, 13 methods and 20 epochs: read, tabulated and written in time."""
+"""The paper's whole grid, 112 variants of 5 seeds, every method and 20 epochs: read, tabulated and written in time."""
 
 from __future__ import annotations
 
