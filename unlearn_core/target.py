@@ -37,3 +37,16 @@ def floor_lost_classes(log_target: Array, logits: NDArray[np.floating], lost_cla
     log_base = log_softmax(np.asarray(logits, dtype=np.float64), axis=1)
     floor = np.minimum(log_base, np.log(LOST_CLASS_PROBABILITY))
     return np.where(lost_classes & np.isneginf(log_target), floor, log_target)
+
+
+def finite_shift(
+    logits: NDArray[np.floating], log_target: Array, signal: Array | None = None, eta: float = 0.0
+) -> Array:
+    """(N, C) what least squares teaches: eta * signal; where that is infinite or there is none, the shift of the log
+    posteriors, with lost mass at its floor.
+    """
+    if signal is not None and np.isfinite(signal).all():
+        return eta * signal
+    every_class = np.ones(logits.shape[1], dtype=bool)
+    log_base = log_softmax(np.asarray(logits, dtype=np.float64), axis=1)
+    return floor_lost_classes(log_target, logits, every_class) - log_base

@@ -42,7 +42,7 @@ from unlearn_core.spec import (
     distillation_of,
     unlearning_optimization,
 )
-from unlearn_core.target import floor_lost_classes, log_target
+from unlearn_core.target import finite_shift, floor_lost_classes, log_target
 from unlearn_core.training import Member, train
 
 Array = NDArray[np.float64]
@@ -247,7 +247,8 @@ def _finalize_mse(
     for k, target in targets.items():
         started = now()
         phi = base.penultimate(k, reference.problem.train_inputs).double().cpu().numpy()
-        shift = _finite_shift(target)
+        eta = target.search.eta_max if target.search else 0.0
+        shift = finite_shift(target.logits, target.log_target, target.signal, eta)
         student = base.with_shifted_last_layer(k, *fit_last_layer_shift(phi, shift))
         seconds = target.seconds + now() - started
         scores = reference.scorers[k].score(student, 0)
@@ -255,15 +256,6 @@ def _finalize_mse(
     if progress is not None:
         progress(1)
     return results
-
-
-def _finite_shift(target: _Target) -> Array:
-    """(N, C) eta * signal; where that is infinite, the shift of the log posteriors with lost mass at its floor."""
-    if target.signal is not None and target.search is not None and np.isfinite(target.signal).all():
-        return target.search.eta_max * target.signal
-    every_class = np.ones(target.logits.shape[1], dtype=bool)
-    log_floored = floor_lost_classes(target.log_target, target.logits, every_class)
-    return log_floored - log_probabilities(target.logits)
 
 
 def _finalize_none(

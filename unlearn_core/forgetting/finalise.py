@@ -18,7 +18,7 @@ from unlearn_core.forgetting.plan import Plan
 from unlearn_core.nets.stack import NetworkStack
 from unlearn_core.seeding import derive_seed
 from unlearn_core.spec import Optimization, distillation
-from unlearn_core.target import floor_lost_classes
+from unlearn_core.target import finite_shift
 from unlearn_core.training import train
 
 Array = NDArray[np.float64]
@@ -89,17 +89,12 @@ def _least_squares(plan: Plan, base: NetworkStack) -> Finalised:
     if inputs is None or plan.target is None:
         raise ValueError("least squares needs inputs and a target")
     phi = base.penultimate(0, inputs).double().cpu().numpy()
-    net = base.with_shifted_last_layer(0, *fit_last_layer_shift(phi, _finite_shift(plan, plan.target.train)))
-    return Finalised(net, "closed form")
-
-
-def _finite_shift(plan: Plan, target: Array) -> Array:
-    """(N, C) eta * signal; where that is infinite, the shift of the log posteriors with lost mass at its floor."""
-    chosen, logits = plan.chosen, plan.subject.train.logits
-    if chosen is not None and np.isfinite(chosen.signal).all():
-        return chosen.search.eta_max * chosen.signal
-    every_class = np.ones(logits.shape[1], dtype=bool)
-    return floor_lost_classes(target, logits, every_class) - log_probabilities(logits)
+    logits, target, chosen = plan.subject.train.logits, plan.target.train, plan.chosen
+    if chosen is None:
+        shift = finite_shift(logits, target)
+    else:
+        shift = finite_shift(logits, target, chosen.signal, chosen.search.eta_max)
+    return Finalised(base.with_shifted_last_layer(0, *fit_last_layer_shift(phi, shift)), "closed form")
 
 
 def _distill(plan: Plan, start: NetworkStack, optimization: Optimization) -> Finalised:
