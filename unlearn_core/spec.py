@@ -113,11 +113,15 @@ class Term:
 
 @dataclass(frozen=True)
 class Pass:
-    """One sweep over some rows under one loss. ``batch_size`` overrides the recipe's."""
+    """One sweep over some rows under one loss. ``batch_size`` overrides the recipe's.
+
+    A sample of retained rows has as many as there are forgotten ones, or ``least_retained``.
+    """
 
     visit: Visit
     loss: tuple[Term, ...]
     batch_size: int | None = None
+    least_retained: int = 0
 
 
 @dataclass(frozen=True)
@@ -213,11 +217,14 @@ def unlearning_optimization(arch: str) -> Optimization:
     return RESNET_UNLEARNING if arch == RESNET else HEAD_UNLEARNING
 
 
-def distillation(epochs: int = UNLEARNING_EPOCHS) -> Recipe:
+def distillation(epochs: int = UNLEARNING_EPOCHS, least_retained: int = 0) -> Recipe:
     """Toward a proxy's target, on the forget set and a retain sample of its size; the paper's 20 epochs."""
-    return Recipe(phases=(Phase(passes=(Pass(Visit.FORGET_AND_RETAIN_SAMPLE, TOWARD_TARGET),), epochs=epochs),))
+    sweep = Pass(Visit.FORGET_AND_RETAIN_SAMPLE, TOWARD_TARGET, least_retained=least_retained)
+    return Recipe(phases=(Phase(passes=(sweep,), epochs=epochs),))
 
 
+SMALL_REQUEST_RETAINED = 512
+"""Retained rows that an epoch of a small request visits: with as few as it has, the network drifts everywhere else."""
 FRESH_EPOCHS = 6
 FRESH_STEPS = 240
 FRESH_LAST_RATE = 0.075
@@ -233,9 +240,9 @@ def distillation_of(method: str, arch: str, n_forget: int) -> tuple[Recipe, Opti
     if method != FRESH:
         return distillation(), how
     how = replace(how, batch_size=max(1, how.batch_size // 2))
-    steps = math.ceil(2 * n_forget / how.batch_size)
+    steps = math.ceil((n_forget + max(n_forget, SMALL_REQUEST_RETAINED)) / how.batch_size)
     epochs = min(max(FRESH_EPOCHS, math.ceil(FRESH_STEPS / steps)), UNLEARNING_EPOCHS)
-    return distillation(epochs), how.falling_to(FRESH_LAST_RATE, epochs)
+    return distillation(epochs, SMALL_REQUEST_RETAINED), how.falling_to(FRESH_LAST_RATE, epochs)
 
 
 class DirOnTest(StrEnum):

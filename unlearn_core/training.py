@@ -149,7 +149,7 @@ class _Run:
 
     def sweep(self, sweep: Pass) -> None:
         """One pass over the visited rows, in each member's own fresh order."""
-        order = self._visited(sweep.visit)
+        order = self._visited(sweep)
         size = sweep.batch_size or self.optimization.batch_size
         for start in range(0, order.shape[1], size):
             rows = order[:, start : start + size]
@@ -170,9 +170,9 @@ class _Run:
                         tensor.grad *= mask
         self.optimizer.step()
 
-    def _visited(self, visit: Visit) -> torch.Tensor:
+    def _visited(self, sweep: Pass) -> torch.Tensor:
         """(K, n) row numbers in visiting order."""
-        return torch.stack([_draw(visit, self.rows, k, generator) for k, generator in enumerate(self.orders)]).to(
+        return torch.stack([_draw(sweep, self.rows, k, generator) for k, generator in enumerate(self.orders)]).to(
             self.net.device
         )
 
@@ -230,12 +230,13 @@ def _rows(members: Sequence[Member], n_rows: int) -> dict[Visit, list[torch.Tens
 
 
 def _draw(
-    visit: Visit, rows: Mapping[Visit, Sequence[torch.Tensor]], k: int, generator: torch.Generator
+    sweep: Pass, rows: Mapping[Visit, Sequence[torch.Tensor]], k: int, generator: torch.Generator
 ) -> torch.Tensor:
+    visit = sweep.visit
     if visit in (Visit.ALL, Visit.RETAIN, Visit.FORGET):
         return _shuffled(rows[visit][k], generator)
     forget, retain = rows[Visit.FORGET][k], rows[Visit.RETAIN][k]
-    sample = _shuffled(retain, generator)[: len(forget)]
+    sample = _shuffled(retain, generator)[: max(len(forget), sweep.least_retained)]
     if visit is Visit.RETAIN_SAMPLE:
         return sample
     return _shuffled(torch.cat([forget, sample]), generator)

@@ -17,6 +17,7 @@ from unlearn_core.baselines import baseline_recipe
 from unlearn_core.spec import (
     BASELINES,
     RESNET,
+    Pass,
     Recipe,
     Scenario,
     Visit,
@@ -159,11 +160,14 @@ def _forgotten(step: Step, source: Source) -> int:
 
 
 def _visited(recipe: Recipe, n_train: int, n_forget: int) -> float:
-    rows = {
-        Visit.ALL: n_train,
-        Visit.RETAIN: n_train - n_forget,
-        Visit.FORGET: n_forget,
-        Visit.RETAIN_SAMPLE: n_forget,
-        Visit.FORGET_AND_RETAIN_SAMPLE: 2 * n_forget,
-    }
-    return float(sum(phase.epochs * rows[sweep.visit] for phase in recipe.phases for sweep in phase.passes))
+    def rows(sweep: Pass) -> int:
+        sample = min(max(n_forget, sweep.least_retained), n_train - n_forget)
+        return {
+            Visit.ALL: n_train,
+            Visit.RETAIN: n_train - n_forget,
+            Visit.FORGET: n_forget,
+            Visit.RETAIN_SAMPLE: sample,
+            Visit.FORGET_AND_RETAIN_SAMPLE: n_forget + sample,
+        }[sweep.visit]
+
+    return float(sum(phase.epochs * rows(sweep) for phase in recipe.phases for sweep in phase.passes))

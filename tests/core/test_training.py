@@ -174,9 +174,9 @@ class Recorder:
         self.last_gradient = logit_gradient
 
 
-def visited(visit, epochs=1, batch=1000, seed=0):
+def visited(visit, epochs=1, batch=1000, seed=0, least_retained=0):
     net = Recorder()
-    recipe = Recipe(phases=(Phase((Pass(visit, CROSS_ENTROPY),), epochs),))
+    recipe = Recipe(phases=(Phase((Pass(visit, CROSS_ENTROPY, least_retained=least_retained),), epochs),))
     train(net, make_inputs()[0], [make_member(seed)], recipe, Optimization(lr=1.0, batch_size=batch))  # pyright: ignore[reportArgumentType]
     return net.batches
 
@@ -207,6 +207,13 @@ def test_distillation_visits_the_forget_set_and_a_fresh_retain_sample_of_its_siz
     only = visited(Visit.RETAIN_SAMPLE)[0]
     assert len(only) == len(FORGET)
     assert not set(only) & FORGET
+
+
+@pytest.mark.parametrize(("least", "extra"), [(len(FORGET) + 3, 3), (1, 0), (10 * N, N - 2 * len(FORGET))])
+def test_a_retain_sample_may_be_larger_than_the_forget_set(least, extra):
+    rows = visited(Visit.FORGET_AND_RETAIN_SAMPLE, least_retained=least)[0]
+    assert len(rows) == len(set(rows)) == 2 * len(FORGET) + extra
+    assert set(rows) >= FORGET
 
 
 def test_batches_have_the_size_asked_for():

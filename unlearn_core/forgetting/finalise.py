@@ -17,7 +17,7 @@ from unlearn_core.finalizers.least_squares import fit_last_layer_shift
 from unlearn_core.forgetting.plan import Plan
 from unlearn_core.nets.stack import NetworkStack
 from unlearn_core.seeding import derive_seed
-from unlearn_core.spec import Optimization, distillation
+from unlearn_core.spec import SMALL_REQUEST_RETAINED, Optimization, distillation
 from unlearn_core.target import finite_shift
 from unlearn_core.training import train
 
@@ -109,7 +109,7 @@ def _distill(plan: Plan, start: NetworkStack, optimization: Optimization) -> Fin
     rows = torch.from_numpy(np.flatnonzero(visited)).to(inputs.device)
     labels = torch.from_numpy(plan.subject.train.labels[visited])
     member = distillation_member(settings.seed, labels, plan.forget[visited], target.train[visited])
-    recipe = distillation(settings.stopping.epochs)
+    recipe = distillation(settings.stopping.epochs, SMALL_REQUEST_RETAINED)
     batch_size = settings.batch_size or _batch_size(plan.n_forget, optimization.batch_size)
     rates = [share * optimization.lr for share in SHORTER_STEPS] if settings.lr is None else [settings.lr]
     runs: list[_Watch] = []
@@ -125,7 +125,7 @@ def _distill(plan: Plan, start: NetworkStack, optimization: Optimization) -> Fin
 
 
 def _batch_size(n_forget: int, largest: int) -> int:
-    """An epoch visits the request and as many retained rows."""
+    """An epoch visits the request and as many retained rows, or a few hundred."""
     return min(largest, max(SMALLEST_BATCH, 2 * n_forget // STEPS))
 
 
