@@ -224,7 +224,10 @@ def distillation(epochs: int = UNLEARNING_EPOCHS, least_retained: int = 0) -> Re
 
 
 SMALL_REQUEST_RETAINED = 512
-"""Retained rows that an epoch of a small request visits: with as few as it has, the network drifts everywhere else."""
+"""Retained rows that an epoch of a small request visits: with as few as it has, the network drifts everywhere else.
+
+For deletion requests, which may take their time; within a grid's 20 epochs they would crowd out the records.
+"""
 FRESH_EPOCHS = 6
 FRESH_STEPS = 240
 FRESH_LAST_RATE = 0.075
@@ -240,9 +243,9 @@ def distillation_of(method: str, arch: str, n_forget: int) -> tuple[Recipe, Opti
     if method != FRESH:
         return distillation(), how
     how = replace(how, batch_size=max(1, how.batch_size // 2))
-    steps = math.ceil((n_forget + max(n_forget, SMALL_REQUEST_RETAINED)) / how.batch_size)
+    steps = math.ceil(2 * n_forget / how.batch_size)
     epochs = min(max(FRESH_EPOCHS, math.ceil(FRESH_STEPS / steps)), UNLEARNING_EPOCHS)
-    return distillation(epochs, SMALL_REQUEST_RETAINED), how.falling_to(FRESH_LAST_RATE, epochs)
+    return distillation(epochs), how.falling_to(FRESH_LAST_RATE, epochs)
 
 
 class DirOnTest(StrEnum):
