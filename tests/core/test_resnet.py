@@ -220,7 +220,7 @@ def reference() -> Reference:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["lda-2c", "salun"])  # all of them: tests/workflows/test_images.py
+@pytest.mark.parametrize("method", ["lda-2c", "fresh", "salun"])  # all of the paper's: tests/workflows/test_images.py
 def test_methods_leave_the_base_alone(reference, method):
     before = reference.base.net.state(0)
     record = run_method(method, reference, RunSettings())[0]
