@@ -429,6 +429,7 @@ def bad_labels():
     ("change", "message"),
     [
         ({"forget_ids": []}, "names no record"),
+        ({"ids": np.array(["a"] * len(LABELS)), "forget_ids": ["a"]}, "1437 rows and 1 different ids"),
         ({"forget_ids": [len(LABELS)]}, f"{len(LABELS)} is no row of the data"),
         ({"forget_ids": np.arange(len(LABELS))}, "delete the model instead"),
         ({"features": np.where(np.arange(64) == 3, np.nan, DIGITS.train_x)}, "NaN or infinite numbers in 1437 rows"),

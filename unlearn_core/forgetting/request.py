@@ -70,6 +70,8 @@ def find_rows(request: RecordList, n_rows: int, ids: NDArray | None) -> Requeste
         rows = _row_numbers(names, n_rows, request.source)
     else:
         row_of = {str(record): row for row, record in enumerate(ids)}
+        if len(row_of) != n_rows:
+            raise BadInput(f"the data has {n_rows} rows and {len(row_of)} different ids; each row needs one of its own")
         if missing := [name for name in names if name not in row_of]:
             raise BadInput(f"{request.source}: ids {_some(missing)} are not in the data; it has {n_rows} records")
         rows = [row_of[name] for name in names]
