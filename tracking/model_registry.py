@@ -59,18 +59,11 @@ def register_model(
         certificate: files that become artifacts of the run.
         artifact_root: where a new experiment keeps its files; None: the server's own place.
     """
-    with _talking_to(tracking_uri):
-        run_name = f"forget for {name}"
-        mlflow.start_run(experiment_id=_experiment(artifact_root), run_name=run_name, tags=dict(tags))
-        try:
-            mlflow.log_metrics(dict(metrics))
-            for path in certificate:
-                mlflow.log_artifact(str(path))
-            version = _log(name, model)
-        except BaseException:
-            mlflow.end_run("FAILED")
-            raise
-        mlflow.end_run()
+    with _talking_to(tracking_uri), _run(f"forget for {name}", artifact_root, tags):
+        mlflow.log_metrics(dict(metrics))
+        for path in certificate:
+            mlflow.log_artifact(str(path))
+        version = _log(name, model)
     return f"models:/{name}/{version}"
 
 
@@ -105,6 +98,13 @@ def _experiment(artifact_root: Path | None) -> str:
     if found is not None:
         return found.experiment_id
     return mlflow.create_experiment(EXPERIMENT, None if artifact_root is None else artifact_root.absolute().as_uri())
+
+
+@contextmanager
+def _run(name: str, artifact_root: Path | None, tags: Mapping[str, str]) -> Iterator[None]:
+    """A run that is marked as failed where what is done in it fails."""
+    with mlflow.start_run(experiment_id=_experiment(artifact_root), run_name=name, tags=dict(tags)):
+        yield
 
 
 @contextmanager

@@ -66,6 +66,8 @@ PROBE_CAP = 32.0
 FRESH = "fresh"
 """Not of the paper: what models that never saw the records say about them."""
 PROXIES: tuple[str, ...] = (*GAUSSIAN_PROXIES, *EMPIRICAL_PROXIES, PROBE, FRESH)
+PROBED_PROXIES: tuple[str, ...] = (PROBE, FRESH)
+"""Those that start from the probe of D, which is fitted once for all requests."""
 TRAINING_POINT_PROXIES: tuple[str, ...] = (*EMPIRICAL_PROXIES, FRESH)
 """Those that shift the training points alone: a network generalises what it is taught there, a logit processor cannot."""
 AUTO_CANDIDATES: tuple[str, ...] = (*GAUSSIAN_PROXIES, PROBE, FRESH)
@@ -223,11 +225,6 @@ def distillation(epochs: int = UNLEARNING_EPOCHS, least_retained: int = 0) -> Re
     return Recipe(phases=(Phase(passes=(sweep,), epochs=epochs),))
 
 
-SMALL_REQUEST_RETAINED = 512
-"""Retained rows that an epoch of a small request visits: with as few as it has, the network drifts everywhere else.
-
-For deletion requests, which may take their time; within a grid's 20 epochs they would crowd out the records.
-"""
 FRESH_EPOCHS = 6
 FRESH_STEPS = 240
 FRESH_LAST_RATE = 0.075

@@ -24,8 +24,7 @@ from unlearn_core.nets.stack import NetworkStack
 from unlearn_core.problem import Cell, Problem
 from unlearn_core.proxies import EmpiricalProxy, FittedProxy, Shrinkage, fit_proxy
 from unlearn_core.proxies.empirical import NOWHERE, Membership
-from unlearn_core.proxies.fresh import FreshProxy
-from unlearn_core.proxies.training_rows import training_posteriors
+from unlearn_core.proxies.training_rows import training_posteriors, training_signal
 from unlearn_core.records import EpochMetrics, MethodRecord, Scores, TargetRecord, best_epoch
 from unlearn_core.references import Trained
 from unlearn_core.spec import (
@@ -33,7 +32,7 @@ from unlearn_core.spec import (
     FRESH,
     GAUSSIAN_PROXIES,
     METHODS,
-    PROBE,
+    PROBED_PROXIES,
     PROXIES,
     DirOnTest,
     ProxySettings,
@@ -180,9 +179,12 @@ def _make_targets(method: str, reference: Reference, settings: ProxySettings) ->
     now = clock_for(problem.device)
     # cached per (features, label space): not part of a request's time
     moments = problem.moments if method in GAUSSIAN_PROXIES else None
-    probe, probe_inputs = (problem.probe, problem.probe_inputs) if method in (PROBE, FRESH) else (None, None)
+    probe, probe_inputs = (problem.probe, problem.probe_inputs) if method in PROBED_PROXIES else (None, None)
     fits: dict[tuple[bytes, int], tuple[FittedProxy, Array | None, float]] = {}
     for k, cell in enumerate(reference.cells):
+        started = now()
+        logits = reference.base.net.logits(k, problem.train_inputs).double().cpu().numpy()
+        seconds = now() - started
         key = (cell.forget.tobytes(), cell.seed if method == FRESH else 0)
         if key not in fits:  # cells with one forget set share the fit, and each is charged for it
             started = now()
@@ -199,13 +201,12 @@ def _make_targets(method: str, reference: Reference, settings: ProxySettings) ->
                 probe_inputs,
                 cell.seed,
             )
-            signal = None if isinstance(proxy, (EmpiricalProxy, FreshProxy)) else proxy.signal(problem.proxy_train)
+            empirical = isinstance(proxy, EmpiricalProxy)
+            signal = None if empirical else training_signal(proxy, problem.proxy_train, logits)
             fits[key] = (proxy, signal, now() - started)
         proxy, signal, fit_seconds = fits[key]
+        seconds += fit_seconds
         started = now()
-        logits = reference.base.net.logits(k, problem.train_inputs).double().cpu().numpy()
-        if isinstance(proxy, FreshProxy):
-            signal = proxy.training_signal(log_probabilities(logits))
         search = None
         if isinstance(proxy, EmpiricalProxy):
             target = proxy.log_target(logits, proxy.training_membership)
@@ -217,7 +218,7 @@ def _make_targets(method: str, reference: Reference, settings: ProxySettings) ->
         retained = np.bincount(problem.labels[~cell.forget], minlength=problem.n_classes)
         lost = retained == 0
         target = floor_lost_classes(target, logits, lost)
-        targets.append(_Target(proxy, logits, signal, search, target, lost, fit_seconds + now() - started))
+        targets.append(_Target(proxy, logits, signal, search, target, lost, seconds + now() - started))
     return targets
 
 
@@ -292,7 +293,7 @@ def _target_record(reference: Reference, k: int, target: _Target, settings: Prox
             **common,
         )
     log_base = log_probabilities(target.logits)
-    log_proxy, log_retain_proxy = training_posteriors(target.proxy, reference.problem.proxy_train, log_base)
+    log_proxy, log_retain_proxy = training_posteriors(target.proxy, reference.problem.proxy_train, target.logits)
     before, after = mean_kl(log_base, log_proxy), mean_kl(log_base, log_retain_proxy)
     log_retrain = log_probabilities(
         reference.retrain.net.logits(k, reference.problem.train_inputs).double().cpu().numpy()

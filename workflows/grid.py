@@ -17,9 +17,8 @@ from unlearn_core.proxies.probe import PENALTY
 from unlearn_core.spec import (
     BASELINES,
     EMPIRICAL_PROXIES,
-    FRESH,
     GAUSSIAN_PROXIES,
-    PROBE,
+    PROBED_PROXIES,
     ProxySettings,
     RunSettings,
     Scenario,
@@ -116,7 +115,7 @@ def _fitted_on_all(needs: dict[str, Step], network: dict[str, Any], method: str)
     """What a proxy knows of D before any request comes."""
     if method in GAUSSIAN_PROXIES:
         return {"statistics": Step(Kind.STATISTICS, {"space": network["space"]}, needs)}
-    if method in (PROBE, FRESH):
+    if method in PROBED_PROXIES:
         return {"probe_fit": Step(Kind.PROBE, {"space": network["space"], "penalty": PENALTY}, needs)}
     return {}
 
@@ -136,7 +135,7 @@ def method_config(method: str, settings: RunSettings) -> dict[str, Any]:
         return {name: proxy[name] for name in ("finalizer", "dir_on_test")}
     cap = settings.proxy.cap_of(method)
     proxy["cap"] = cap if math.isfinite(cap) else str(cap)
-    names = ("cap", "finalizer") if method in (PROBE, FRESH) else ("ridge", "shrinkage", "cap", "finalizer")
+    names = ("cap", "finalizer") if method in PROBED_PROXIES else ("ridge", "shrinkage", "cap", "finalizer")
     return {name: proxy[name] for name in names}
 
 

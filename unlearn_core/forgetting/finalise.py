@@ -17,7 +17,7 @@ from unlearn_core.finalizers.least_squares import fit_last_layer_shift
 from unlearn_core.forgetting.plan import Plan
 from unlearn_core.nets.stack import NetworkStack
 from unlearn_core.seeding import derive_seed
-from unlearn_core.spec import SMALL_REQUEST_RETAINED, Optimization, distillation
+from unlearn_core.spec import Optimization, distillation
 from unlearn_core.target import finite_shift
 from unlearn_core.training import train
 
@@ -32,6 +32,11 @@ Adam's steps are as long as the learning rate whatever the gradient, and a reque
 STEPS = 64
 """Steps that an epoch should make: a request is often smaller than one batch of the training."""
 SMALLEST_BATCH = 16
+LEAST_RETAINED = 512
+"""Retained rows that an epoch visits at least: with as few as a small request has, the network drifts everywhere else.
+
+Within the 20 epochs of a grid they would crowd out the records; a deletion request may take its time.
+"""
 MATERIAL = 0.01
 """A gain below this share of the best score so far does not renew patience."""
 MIN_HELD_OUT = 256
@@ -109,7 +114,7 @@ def _distill(plan: Plan, start: NetworkStack, optimization: Optimization) -> Fin
     rows = torch.from_numpy(np.flatnonzero(visited)).to(inputs.device)
     labels = torch.from_numpy(plan.subject.train.labels[visited])
     member = distillation_member(settings.seed, labels, plan.forget[visited], target.train[visited])
-    recipe = distillation(settings.stopping.epochs, SMALL_REQUEST_RETAINED)
+    recipe = distillation(settings.stopping.epochs, LEAST_RETAINED)
     batch_size = settings.batch_size or _batch_size(plan.n_forget, optimization.batch_size)
     rates = [share * optimization.lr for share in SHORTER_STEPS] if settings.lr is None else [settings.lr]
     runs: list[_Watch] = []

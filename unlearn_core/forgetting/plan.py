@@ -29,7 +29,7 @@ from unlearn_core.proxies import (
 )
 from unlearn_core.proxies.probe import ProbeFit, fit_probe_of_all
 from unlearn_core.proxies.training_rows import training_posteriors, training_signal
-from unlearn_core.spec import EMPIRICAL_PROXIES, FRESH, GAUSSIAN_PROXIES, PROBE, TRAINING_POINT_PROXIES
+from unlearn_core.spec import EMPIRICAL_PROXIES, GAUSSIAN_PROXIES, PROBED_PROXIES, TRAINING_POINT_PROXIES
 from unlearn_core.target import floor_lost_classes, log_target
 
 KL_ROUNDING = 1e-15  # of two equal models it may be rounded to this, and to just below zero
@@ -198,8 +198,8 @@ class _Weigher:
 
     def __call__(self, method: str) -> Weighed:
         train, proxy = self.subject.train, self._fit(method)
-        signal = training_signal(proxy, train.features, self.log_base)
-        posteriors = training_posteriors(proxy, train.features, self.log_base)
+        signal = training_signal(proxy, train.features, train.logits)
+        posteriors = training_posteriors(proxy, train.features, train.logits)
         before, after = (mean_kl(self.log_base, log_q) for log_q in posteriors)
         return Weighed(proxy, signal, find_eta_max(train.logits, signal, self.settings.cap_of(method)), before, after)
 
@@ -220,7 +220,7 @@ class _Weigher:
             settings.ridge,
             shrinkage,
             self.statistics.total,
-            self._probe if method in (PROBE, FRESH) else None,
+            self._probe if method in PROBED_PROXIES else None,
             seed=settings.seed,
         )
 
