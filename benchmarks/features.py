@@ -20,14 +20,13 @@ import torch
 from safetensors.torch import save_file
 
 from benchmarks.timing import best_of_turns
-from tasks.backends import Placement, RayBackend
 from tasks.executor import State, execute, find_cached
+from tasks.ray_backend import Placement, RayBackend, ray_session
 from tasks.step import Kind, closure
 from tasks.store import Store
 from unlearn_core.data.backbones import backbone_spec, build_backbone, preprocess
 from unlearn_core.data.images import ImageSet, save_image_file
-from unlearn_core.spec import HEADS
-from workflows.engine import ray_session
+from unlearn_core.grid import HEADS
 from workflows.sources import DataOptions, open_sources
 
 BATCH = 64

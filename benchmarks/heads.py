@@ -14,8 +14,9 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.timing import best_of_turns
-from unlearn_core.nets.heads import HeadStack, head_widths
-from unlearn_core.spec import HEAD_TRAINING, Visit, training_recipe
+from unlearn_core.grid import head_widths
+from unlearn_core.nets.heads import HeadStack
+from unlearn_core.recipes import HEAD_TRAINING, Visit, training_recipe
 from unlearn_core.training import Member, train
 
 N, DIM, HIDDEN, CLASSES, BATCH, K = 50_000, 384, 256, 10, 512, 5

@@ -18,14 +18,17 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
+from unlearn_core import methods
 from unlearn_core.data import FeatureSet, load_feature_set
-from unlearn_core.problem import make_cells, make_problem
+from unlearn_core.grid import Scenario, Variant
+from unlearn_core.methods import RunSettings
+from unlearn_core.problem import Inputs, make_cells, make_problem
+from unlearn_core.recipes import HEAD_EPOCHS
 from unlearn_core.references import make_scorers, train_reference
-from unlearn_core.spec import FRESH, HEAD_EPOCHS, PROBE, RunSettings, Scenario, Variant
 from unlearn_core.unlearning import Reference, run_method
 
 N, N_TEST, DIM, TURNS = 50_000, 10_000, 384, 3
-METHODS = ("lda-2c", PROBE, FRESH)
+METHODS = ("lda-2c", "probe", "fresh")
 
 
 def generated() -> FeatureSet:
@@ -52,17 +55,18 @@ def main() -> None:
     torch.set_num_threads(1)
     data = generated() if file is None else load_feature_set(file)
     variant = Variant(data.name, "mlp1", Scenario.SUBCLASS, 0)
-    problem, cells = make_problem(data, variant.label_space), make_cells(data, variant, [42])
+    problem, cells = make_problem(Inputs(data), variant.label_space), make_cells(data, variant, [42])
     base, retrain = (train_reference(role, problem, "mlp1", cells, HEAD_EPOCHS) for role in ("base", "retrain"))
     reference = Reference(problem, "mlp1", cells, base, retrain, make_scorers(problem, cells, retrain))
     once = {}
-    for method, cached in (("lda-2c", "moments"), (PROBE, "probe_inputs"), (FRESH, "probe_inputs")):
-        if cached not in problem.__dict__:
+    for method in METHODS:
+        prepared = methods.find_proxy(method).prepares or ""
+        if prepared not in once:
             started = time.process_time()
-            getattr(problem, cached)
-            once[cached] = time.process_time() - started
+            problem.prepare(prepared)
+            once[prepared] = time.process_time() - started
         run_method(method, reference, RunSettings())  # warm
-        print(f"{method}: once for all requests {once[cached] / retrain.seconds[0]:.1%} of a retrain", flush=True)
+        print(f"{method}: once for all requests {once[prepared] / retrain.seconds[0]:.1%} of a retrain", flush=True)
     records = [{method: run_method(method, reference, RunSettings())[0] for method in METHODS} for _ in range(TURNS)]
     print(f"retrain: {retrain.seconds[0]:.1f} s; of it, in {TURNS} turns (best):")
     for method in METHODS:

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from tasks.executor import Finished, State, execute
 from tasks.job import JobResult
+from tasks.ray_backend import Placement, RayBackend, ray_session
 from tasks.step import Kind, Step, closure
 from tasks.store import Store
-from workflows.engine import ray_session
 
 GRID = ("--arch", "linear", "--scenario", "class", "--epochs", "2")
 
@@ -85,8 +85,6 @@ def executor_overhead(root: Path) -> float:
 
 def ray_overhead(root: Path) -> float:
     """Seconds per step of scheduling on one Ray worker, which finds each of them in the store and returns at once."""
-    from tasks.backends import Placement, RayBackend
-
     with ray_session(None):
         backend = RayBackend(root, Placement(workers=1, cpus=1, gpus=0.0))
         while not backend.idle():

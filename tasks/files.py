@@ -6,8 +6,6 @@ ENTRY = "entry.json"
 ARRAYS = ("train_x", "train_y", "test_x", "test_y", "superclass", "class_names", "ids")
 LABELS = ARRAYS[1:2] + ARRAYS[3:]
 """What goes with images or features, whatever was made of them."""
-MOMENTS = ("reference", "counts", "sums", "squares", "outer")
-PROBE = ("centre", "scale", "weights", "gradient", "factors")
 SHARD = "features.npy"
 OMEGA = "omega.npy"
 SKETCH = ("train", "test")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -24,9 +24,8 @@ class Kind(StrEnum):
     """Omega, by which a layer is sketched."""
     SKETCH = "sketch"
     """A base network's layer, sketched on all images: what its proxies see."""
-    STATISTICS = "statistics"
-    PROBE = "probe"
-    """The linear classifier of D."""
+    PREPARED = "prepared"
+    """Something computed from D once, for all requests: its moments, its linear classifier."""
     BASE = "base"
     RETRAIN = "retrain"
     FLOOR = "floor"
@@ -108,14 +107,12 @@ def closure(targets: Iterable[Step]) -> list[Step]:
     """The targets and all that they need, each once, needed ones first."""
     ordered: dict[str, Step] = {}
 
-    def visit(step: Step) -> Iterator[Step]:
+    def visit(step: Step) -> None:
         if step.id not in ordered:
             for needed in step.needs.values():
-                yield from visit(needed)
-            ordered.setdefault(step.id, step)
-            yield step
+                visit(needed)
+            ordered[step.id] = step
 
     for target in targets:
-        for _ in visit(target):
-            pass
+        visit(target)
     return list(ordered.values())

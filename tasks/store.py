@@ -18,7 +18,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +126,8 @@ class Store:
 @functools.cache
 def versions() -> tuple[tuple[str, str], ...]:
     """What computed a result: kept beside it, and no part of its identity."""
+    from importlib.metadata import version  # slow to load, and only a worker asks
+
     packages = ("numpy", "scipy", "torch", "torchvision", "timm", "ray")
     return (("python", platform.python_version()), *((name, version(name)) for name in packages))
 

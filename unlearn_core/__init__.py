@@ -3,13 +3,16 @@
 Where to look for a formula (labels are those of the paper):
 
 =======================  ==========================================================
-``spec``                 what is asked: variants, methods, recipes
+``grid``                 what the paper's grid is: variants, scenarios, seeds
+``methods``              one table of all methods, and the settings of a run
+``recipes``              training as data: what is hashed into step ids
 ``data``                 feature sets, images, backbones, and which rows are to be forgotten
 ``nets``                 the networks: heads in stacks, ResNet-18, modules of one's own
 ``proxies``              P(y|x) and P_r(y|x); the paper's in closed form  [sec:lda2c]
 ``eta``                  h(eta), admissibility, eta_max              [par:normalization]
-``target``               softmax(f + eta_max * signal)               [eq:lda2c-lstsq-grad]
-``finalizers``           how the target is written into the network
+``problem``              the data behind a cell or a request, and what is prepared of it
+``target``               fit, eta, target: softmax(f + eta_max * signal)  [eq:lda2c-lstsq-grad]
+``finalize``             how the target is written into the network
 ``baselines``            the six gradient methods, one recipe a file
 ``training``             the one loop that runs all of them
 ``audit``                KL, bounds, Stein, membership
@@ -26,7 +29,7 @@ Nothing is imported here before it is asked for, so that reading records never l
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unlearn_core.forgetting.api import forget as forget
+    from unlearn_core.forgetting.forget import forget as forget
 
 __all__ = ["forget"]
 
@@ -34,6 +37,6 @@ __all__ = ["forget"]
 def __getattr__(name: str) -> Any:
     if name != "forget":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from unlearn_core.forgetting.api import forget
+    from unlearn_core.forgetting.forget import forget
 
     return forget

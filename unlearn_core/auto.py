@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+AUTO = "auto"
 FIT_SLACK = 2.0
 """A proxy may be this many times as far from the network as the best one."""
 

@@ -11,14 +11,17 @@ from numpy.typing import NDArray
 
 from unlearn_core.audit.divergence import log_probabilities, mean_kl
 from unlearn_core.data.digits import load_digits
-from unlearn_core.eta import find_eta_max
-from unlearn_core.nets.heads import HeadStack, head_widths
-from unlearn_core.proxies import GaussianProxy, compute_moments, fit_gaussian, forget_request
+from unlearn_core.grid import head_widths
+from unlearn_core.nets.heads import HeadStack
+from unlearn_core.problem import problem_of
 from unlearn_core.proxies.covariance import regularize
 from unlearn_core.proxies.gaussian import factorize, linear_terms, log_share
+from unlearn_core.proxies.points import Points
+from unlearn_core.proxies.request import ForgetRequest
+from unlearn_core.proxies.statistics import compute_moments
+from unlearn_core.recipes import CROSS_ENTROPY, HEAD_TRAINING, Pass, Phase, Recipe, Visit
 from unlearn_core.seeding import derive_seed
-from unlearn_core.spec import CROSS_ENTROPY, GAUSSIAN_PROXIES, HEAD_TRAINING, Pass, Phase, Recipe, Visit
-from unlearn_core.target import log_target
+from unlearn_core.target import fit, make_target
 from unlearn_core.training import Member, train
 
 Array = NDArray[np.float64]
@@ -26,6 +29,7 @@ Model = Callable[[Array], Array]
 """(N, d) points to (N, C) log probabilities."""
 
 SEED = 42
+GAUSSIAN: tuple[str, ...] = ("lda", "qda", "lda-mix", "qda-mix", "lda-2c")
 DIGIT_SHAPE = (8, 8)
 
 
@@ -123,15 +127,18 @@ def plane_regions(seed: int = SEED, epochs: int = 300, grid: int = 120) -> Plane
         probability = np.exp(log_model(plane)[:, 1]).reshape(grid, grid)
         return Region(name, probability, mean_kl(log_retrain, log_model(points[forget])), eta_max)
 
-    def target(proxy: GaussianProxy) -> Region:
-        eta = find_eta_max(_logits(base, points), proxy.signal(points)).eta_max
-        return region(proxy.method, lambda x: log_target(_logits(base, x), proxy.signal(x), eta), eta)
+    problem = problem_of(points, labels, n_classes=2)
+    of_base = problem.training_points(_logits(base, points))
+    request = ForgetRequest(problem, forget, of_base)
 
-    request = forget_request(points, labels, forget, n_classes=2)
+    def target(name: str) -> Region:
+        made = make_target(fit(name, request), of_base, request.lost_classes, cap=1.0)
+        return region(name, lambda x: made.on(Points(x, _logits(base, x))), made.eta)
+
     regions = (
         region("base", lambda x: log_probabilities(_logits(base, x))),
         region("retrain", lambda x: log_probabilities(_logits(retrain, x))),
-        *(target(fit_gaussian(name, request)) for name in GAUSSIAN_PROXIES),
+        *(target(name) for name in GAUSSIAN),
     )
     return PlaneRegions(points, labels, forget, across, up, regions)
 

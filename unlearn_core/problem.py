@@ -1,117 +1,173 @@
-"""A data set in one label space, on a device, and the cells of a variant on it."""
+"""The data behind a grid cell or a deletion request: rows as networks and proxies see them, and what is prepared."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from unlearn_core.audit.scoring import EvaluationData
-from unlearn_core.data.labelled import LabelledSet
-from unlearn_core.data.sketch import Sketch
+from unlearn_core import methods
 from unlearn_core.data.splits import scenario_mask
-from unlearn_core.proxies.probe import ProbeFit, design, fit_probe_of_all
-from unlearn_core.proxies.statistics import Moments, compute_moments
-from unlearn_core.spec import LabelSpace, Scenario, Variant
+from unlearn_core.errors import BadInput
+from unlearn_core.grid import LabelSpace, Scenario, Variant
+from unlearn_core.proxies.points import Points
+from unlearn_core.proxies.probe import ProbeFit, design
+from unlearn_core.proxies.statistics import Moments
+
+if TYPE_CHECKING:
+    import torch
+
+    from unlearn_core.data.labelled import LabelledSet
+    from unlearn_core.data.sketch import Sketch
+
+Features = NDArray[np.floating]
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Inputs:
-    """The data as networks see it, on a device once for all label spaces: float32 features, or uint8 images."""
+class Rows:
+    """Labelled rows. Networks read the inputs, proxies see the features.
 
-    data: LabelledSet
-    device: torch.device
+    Attributes:
+        labels: (N,) int64 in 0..C-1.
+        features: (N, d); None for images of which no layer was sketched.
+        load_inputs: the rows as the network reads them, on its device; None for a black box.
+    """
+
+    labels: NDArray[np.int64]
+    features: Features | None
+    load_inputs: Callable[[], torch.Tensor] | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def seen(self) -> Features:
+        """What proxies see."""
+        if self.features is None:
+            raise ValueError("proxies need features or a sketch; these rows are images")
+        return self.features
 
     @cached_property
-    def train(self) -> torch.Tensor:
-        return self._tensor(self.data.train_x)
+    def inputs(self) -> torch.Tensor:
+        """What the network reads."""
+        if self.load_inputs is None:
+            raise BadInput("a black box has no inputs: only its logits are known; give the network")
+        return self.load_inputs()
 
     @cached_property
-    def test(self) -> torch.Tensor:
-        return self._tensor(self.data.test_x)
+    def label_tensor(self) -> torch.Tensor:
+        import torch
 
-    def _tensor(self, array: NDArray) -> torch.Tensor:
-        if array.dtype != np.uint8:
-            array = array.astype(np.float32, copy=False)
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+        return torch.from_numpy(np.ascontiguousarray(self.labels)).to(self.inputs.device)
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What every cell on these inputs and labels shares. Networks read the inputs, proxies the features or the sketch."""
+    """What every request on these rows and labels shares.
 
-    inputs: Inputs
-    space: LabelSpace
-    sketch: Sketch | None = None
-    """What proxies see where the network's inputs are images: a layer of the base network."""
+    Attributes:
+        heldout: rows that no network is trained on; None if there are none.
+        prepared: what was computed from D before any request came, by name (``methods.PREPARATIONS``); whatever is
+            missing is computed at its first use and kept.
+    """
+
+    train: Rows
+    heldout: Rows | None
+    n_classes: int
+    prepared: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def data(self) -> LabelledSet:
-        return self.inputs.data
+    def test(self) -> Rows:
+        if self.heldout is None:
+            raise ValueError("this problem has no held-out rows")
+        return self.heldout
 
     @property
     def device(self) -> torch.device:
-        return self.inputs.device
+        return self.train.inputs.device
+
+    def prepare(self, name: str) -> Any:
+        if name not in self.prepared:
+            how = methods.PREPARATIONS[name]
+            self.prepared[name] = how.compute(self.train.seen, self.train.labels, self.n_classes, how.constants)
+        return self.prepared[name]
 
     @property
-    def n_classes(self) -> int:
-        return self.data.n_classes(self.space)
-
-    @cached_property
-    def labels(self) -> NDArray[np.int64]:
-        """(N,) training labels in this label space."""
-        return self.data.train_labels(self.space)
-
-    @property
-    def proxy_train(self) -> NDArray[np.floating]:
-        """(N, d) what proxies are fitted on."""
-        return self._seen_by_proxies(self.data.train_x, self.sketch.train if self.sketch else None)
-
-    @property
-    def proxy_test(self) -> NDArray[np.floating]:
-        return self._seen_by_proxies(self.data.test_x, self.sketch.test if self.sketch else None)
-
-    def _seen_by_proxies(self, x: NDArray, sketched: NDArray[np.floating] | None) -> NDArray[np.floating]:
-        if sketched is not None:
-            return sketched
-        if x.ndim != 2:
-            raise ValueError(f"proxies need features or a sketch; {self.data.name} holds images")
-        return x
-
-    @cached_property
     def moments(self) -> Moments:
-        """The sufficient statistics of D, computed once for all requests."""
-        return compute_moments(self.proxy_train, self.labels, self.n_classes)
+        """The sufficient statistics of D."""
+        return self.prepare(methods.MOMENTS)
 
-    @cached_property
+    @property
     def probe(self) -> ProbeFit:
-        """The linear classifier of D, fitted once for all requests."""
-        return fit_probe_of_all(self.proxy_train, self.labels, self.n_classes)
+        """The linear classifier of D."""
+        return self.prepare(methods.PROBE)
 
     @cached_property
     def probe_inputs(self) -> NDArray[np.float32]:
         """(N, d + 1) what the probe is fitted on."""
-        return design(self.proxy_train, self.probe)
+        return design(self.train.seen, self.probe)
 
-    @property
-    def train_inputs(self) -> torch.Tensor:
-        return self.inputs.train
+    def training_points(self, logits: NDArray[np.floating] | None) -> Points:
+        """The training rows as proxies are asked about them."""
+        return Points(self.train.seen, logits, rows=np.arange(len(self.train)))
 
-    @property
-    def test_inputs(self) -> torch.Tensor:
-        return self.inputs.test
+
+def problem_of(features: Features, labels: NDArray[np.integer], n_classes: int) -> Problem:
+    """Plain arrays as a problem, for proxies alone."""
+    if len(features) != len(labels):
+        raise BadInput(f"{len(features)} feature rows but {len(labels)} labels; each row needs one")
+    return Problem(Rows(labels.astype(np.int64), features), None, n_classes)
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """A data set as networks read it, on a device once for all label spaces: float32 features, or uint8 images."""
+
+    data: LabelledSet
+    device: str | torch.device = "cpu"
 
     @cached_property
-    def train_labels(self) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(self.labels)).to(self.device)
+    def train(self) -> torch.Tensor:
+        return as_inputs(self.data.train_x, self.device)
 
     @cached_property
-    def test_labels(self) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(self.data.test_labels(self.space))).to(self.device)
+    def test(self) -> torch.Tensor:
+        return as_inputs(self.data.test_x, self.device)
+
+
+def as_inputs(array: NDArray, device: str | torch.device = "cpu") -> torch.Tensor:
+    """Rows as networks read them: uint8 images (N, H, W, 3) stay so, all else becomes float32."""
+    import torch
+
+    if array.dtype == np.uint8:
+        if array.ndim != 4 or array.shape[-1] != 3:
+            raise BadInput(
+                f"uint8 inputs of shape {array.shape} are no images (rows, height, width, 3); give floats instead"
+            )
+    else:
+        array = array.astype(np.float32, copy=False)
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+
+def make_problem(
+    inputs: Inputs, space: LabelSpace, sketch: Sketch | None = None, prepared: dict[str, Any] | None = None
+) -> Problem:
+    """A data set in one label space. If the rows are images, proxies see the sketch."""
+    data = inputs.data
+    train, test = (sketch.train, sketch.test) if sketch else (data.train_x, data.test_x)
+    if train.ndim != 2:
+        train = test = None
+    return Problem(
+        Rows(data.train_labels(space), train, lambda: inputs.train),
+        Rows(data.test_labels(space), test, lambda: inputs.test),
+        data.n_classes(space),
+        prepared if prepared is not None else {},
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,33 +181,16 @@ class Cell:
     """
 
     seed: int
-    forget: NDArray[np.bool_]
-    heldout: NDArray[np.bool_]
-    test_of_forgotten: NDArray[np.bool_]
+    forget: Mask
+    heldout: Mask
+    test_of_forgotten: Mask
 
     @property
     def n_forget(self) -> int:
         return int(self.forget.sum())
 
-    def evaluation_data(self, problem: Problem) -> EvaluationData:
-        rows = torch.from_numpy(np.flatnonzero(self.forget)).to(problem.device)
-        return EvaluationData(
-            test_inputs=problem.test_inputs,
-            test_labels=problem.test_labels,
-            train_inputs=problem.train_inputs,
-            forget_rows=rows,
-            forget_labels=problem.train_labels[rows],
-            heldout=torch.from_numpy(self.heldout).to(problem.device),
-        )
 
-
-def make_problem(
-    data: LabelledSet, space: LabelSpace, device: str | torch.device = "cpu", sketch: Sketch | None = None
-) -> Problem:
-    return Problem(Inputs(data, torch.device(device)), space, sketch)
-
-
-def make_cell(data: LabelledSet, forget: NDArray[np.bool_], seed: int) -> Cell:
+def make_cell(data: LabelledSet, forget: Mask, seed: int) -> Cell:
     """A cell for any forget mask."""
     counts = np.bincount(data.train_y, minlength=data.n_fine)
     lost = np.bincount(data.train_y[forget], minlength=data.n_fine)

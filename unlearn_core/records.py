@@ -9,9 +9,11 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 Json = Any
+Finite = Annotated[float, "finite"]
+"""Never null in the results tree; any other number may be infinite or undefined there."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class EpochMetrics:
     """``seconds`` is the method's time up to this epoch, proxy included, evaluation excluded. Epoch 0 is the base."""
 
     epoch: int
-    seconds: float
+    seconds: Finite
     scores: Scores
 
 
@@ -50,12 +52,12 @@ class TargetRecord:
     reason: str
     kl_net_proxy_before: float | None
     kl_net_proxy_after: float | None
-    h_curve: Sequence[tuple[float, float]]
+    h_curve: Sequence[tuple[Finite, float]]
     scores: Scores
     bound: Mapping[str, float] | None
     """The terms of prop:tight-bound on D, with ``measured`` beside them."""
-    proxy_seconds: float
-    ridge: float
+    proxy_seconds: Finite
+    ridge: Finite
     shrinkage: str
     cap: float
     """Infinite, and null in the results tree, where eta had no limit."""
@@ -71,8 +73,8 @@ class MethodRecord:
     epochs: Sequence[EpochMetrics]
     best: EpochMetrics
     last: EpochMetrics
-    seconds: float
-    rte: float
+    seconds: Finite
+    rte: Finite
     """Seconds of the whole method over the retrain's, per seed."""
     target: TargetRecord | None = None
 
@@ -82,7 +84,7 @@ class ReferenceRecord:
     """Base, retrain or floor: a network as trained."""
 
     scores: Scores
-    seconds: float
+    seconds: Finite
 
 
 def best_epoch(epochs: Sequence[EpochMetrics]) -> EpochMetrics:

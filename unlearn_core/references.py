@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
-from unlearn_core.audit.scoring import Scorer
+from unlearn_core.audit.scoring import EvaluationData, Scorer
 from unlearn_core.nets.make import fresh_network
 from unlearn_core.nets.stack import NetworkStack, State
 from unlearn_core.problem import Cell, Problem
+from unlearn_core.recipes import Visit, training_optimization, training_recipe
 from unlearn_core.records import ReferenceRecord
 from unlearn_core.seeding import derive_seed
-from unlearn_core.spec import Visit, training_optimization, training_recipe
 from unlearn_core.training import EpochEnd, Member, train
 
 ROLES: tuple[str, ...] = ("base", "retrain", "floor")
@@ -44,21 +45,35 @@ def train_reference(
     """
     if role not in ROLES:
         raise ValueError(f"unknown role {role!r}; there are {', '.join(ROLES)}")
-    labels = problem.train_labels
+    rows = problem.train
     visit = Visit.ALL if role == "base" else Visit.RETAIN
     members = [
-        Member(cell.seed, role, labels, None if role == "base" else torch.from_numpy(cell.forget)) for cell in cells
+        Member(cell.seed, role, rows.label_tensor, None if role == "base" else torch.from_numpy(cell.forget))
+        for cell in cells
     ]
     draw = "floor" if role == "floor" else "network"
     generators = [torch.Generator().manual_seed(derive_seed(cell.seed, draw, "weights")) for cell in cells]
-    net = fresh_network(arch, problem.train_inputs, problem.n_classes, generators, pretrained)
+    net = fresh_network(arch, rows.inputs, problem.n_classes, generators, pretrained)
     recipe = training_recipe(visit, epochs)
-    seconds = train(net, problem.train_inputs, members, recipe, training_optimization(arch), on_epoch)
+    seconds = train(net, rows.inputs, members, recipe, training_optimization(arch), on_epoch)
     return Trained(net, (seconds,) * len(cells))
 
 
 def make_scorers(problem: Problem, cells: Sequence[Cell], retrain: Trained) -> list[Scorer]:
-    return [Scorer(cell.evaluation_data(problem), retrain.net, k) for k, cell in enumerate(cells)]
+    return [Scorer(_evaluation_data(problem, cell), retrain.net, k) for k, cell in enumerate(cells)]
+
+
+def _evaluation_data(problem: Problem, cell: Cell) -> EvaluationData:
+    train, test = problem.train, problem.test
+    rows = torch.from_numpy(np.flatnonzero(cell.forget)).to(problem.device)
+    return EvaluationData(
+        test_inputs=test.inputs,
+        test_labels=test.label_tensor,
+        train_inputs=train.inputs,
+        forget_rows=rows,
+        forget_labels=train.label_tensor[rows],
+        heldout=torch.from_numpy(cell.heldout).to(problem.device),
+    )
 
 
 def reference_records(trained: Trained, scorers: Sequence[Scorer]) -> list[ReferenceRecord]:

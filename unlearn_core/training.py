@@ -14,8 +14,8 @@ import torch
 
 from unlearn_core.clock import clock_for
 from unlearn_core.nets.stack import NetworkStack
+from unlearn_core.recipes import Algorithm, Optimization, Pass, Recipe, Term, Toward, Visit
 from unlearn_core.seeding import derive_seed
-from unlearn_core.spec import Algorithm, Optimization, Pass, Recipe, Term, Toward, Visit
 
 
 @dataclass(frozen=True, eq=False)

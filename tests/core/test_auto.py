@@ -8,11 +8,13 @@ import math
 import numpy as np
 import pytest
 
+from unlearn_core import methods
 from unlearn_core.auto import Candidate, choose_proxy
 from unlearn_core.data import load_dataset
-from unlearn_core.problem import make_cells, make_problem
+from unlearn_core.grid import Scenario, Variant
+from unlearn_core.methods import RunSettings
+from unlearn_core.problem import Inputs, make_cells, make_problem
 from unlearn_core.references import make_scorers, train_reference
-from unlearn_core.spec import AUTO_CANDIDATES, RunSettings, Scenario, Variant
 from unlearn_core.unlearning import Reference, run_method
 
 
@@ -45,7 +47,7 @@ def test_nothing_is_chosen_where_no_good_fit_is_admissible():
         choose_proxy([])
 
 
-@pytest.mark.parametrize("method", AUTO_CANDIDATES)
+@pytest.mark.parametrize("method", methods.auto_candidates())
 def test_the_choice_depends_on_neither_the_retrain_nor_the_test_set(method):
     """Another test set and another retrain: the same fit, the same eta, the same numbers to choose by."""
     digits = load_dataset("digits")
@@ -53,7 +55,7 @@ def test_the_choice_depends_on_neither_the_retrain_nor_the_test_set(method):
     other = dataclasses.replace(digits, test_x=np.flip(digits.test_x[:100], axis=1), test_y=digits.test_y[:100])
 
     def target(data, retrain_role):
-        problem, cells = make_problem(data, variant.label_space), make_cells(data, variant, [0])
+        problem, cells = make_problem(Inputs(data), variant.label_space), make_cells(data, variant, [0])
         base = train_reference("base", problem, "mlp1", cells, epochs=5)
         retrain = train_reference(retrain_role, problem, "mlp1", cells, epochs=5)
         reference = Reference(problem, "mlp1", cells, base, retrain, make_scorers(problem, cells, retrain))

@@ -10,7 +10,7 @@ import pytest
 
 from unlearn_core.data import FeatureSet, fingerprint, load_dataset, load_feature_set, save_feature_set
 from unlearn_core.errors import BadInput
-from unlearn_core.spec import LabelSpace
+from unlearn_core.grid import LabelSpace
 
 
 def good_arrays() -> dict[str, np.ndarray]:

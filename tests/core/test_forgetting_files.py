@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -22,12 +23,20 @@ from cryptography.hazmat.primitives.serialization import (
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from tests.processes import run
 from unlearn_core.errors import BadInput
-from unlearn_core.forgetting.certificate import Certificate, NamedFile, read_certificate, verify_certificate
-from unlearn_core.forgetting.processor_file import load_processor
+from unlearn_core.finalize import load_processor
+from unlearn_core.forgetting.certificate import (
+    Certificate,
+    NamedFile,
+    arrays_sha256,
+    read_certificate,
+    sign,
+    state_sha256,
+    verify_certificate,
+)
+from unlearn_core.forgetting.model_files import load_logits, read_weights_file
 from unlearn_core.forgetting.request import find_rows, read_request
-from unlearn_core.forgetting.signing import sign
-from unlearn_core.forgetting.weights_file import read_weights_file
 
 IDS = np.array([f"r{i}" for i in range(20)])
 
@@ -146,6 +155,42 @@ def test_a_pickle_as_weights_is_refused_and_never_run(tmp_path):
     assert not (tmp_path / "sprung").exists()
 
 
+def test_logits_are_read_and_checked_against_the_data(tmp_path):
+    path = tmp_path / "logits.npz"
+    train, test = np.arange(6.0).reshape(3, 2), np.ones((2, 2), np.float32)
+    np.savez(path, train_logits=train, test_logits=test, notes=np.array(["any"]))
+    logits = load_logits(path, 3, 2)
+    np.testing.assert_array_equal(logits.train, train)
+    np.testing.assert_array_equal(logits.test, test)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"train_logits": np.ones((3, 2))}, "array 'test_logits' is missing; a logits file needs train_logits, test"),
+        ({"train_logits": np.ones((4, 2)), "test_logits": np.ones((2, 2))}, r"the data needs floats \(3, classes\)"),
+        (
+            {"train_logits": np.ones((3, 2), int), "test_logits": np.ones((2, 2))},
+            "train_logits has shape .* dtype int64",
+        ),
+        ({"train_logits": np.ones((3, 2)), "test_logits": np.ones((2, 5))}, "are of 2 classes, test_logits of 5"),
+        ({"train_logits": np.array([object()] * 3), "test_logits": np.ones((2, 2))}, "'train_logits' is pickled"),
+    ],
+)
+def test_logits_that_do_not_fit_are_refused(tmp_path, arrays, message):
+    np.savez(tmp_path / "logits.npz", **arrays)
+    with pytest.raises(BadInput, match=message):
+        load_logits(tmp_path / "logits.npz", 3, 2)
+
+
+def test_what_is_no_logits_file_is_refused(tmp_path):
+    with pytest.raises(BadInput, match=r"no logits file at .*; it is an \.npz with train_logits, test_logits"):
+        load_logits(tmp_path / "none.npz", 3, 2)
+    (tmp_path / "text.npz").write_text("hello")
+    with pytest.raises(BadInput, match=r"text\.npz is not an \.npz archive; write it with numpy\.savez"):
+        load_logits(tmp_path / "text.npz", 3, 2)
+
+
 def private_pem(path, key=None, encryption=None):
     key = key or ed25519.Ed25519PrivateKey.generate()
     path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption or NoEncryption()))
@@ -229,6 +274,28 @@ def test_numbers_that_json_lacks_become_null_and_the_digest_is_over_plain_json(s
     assert document["digest"]["value"] == hashlib.sha256(canonical).hexdigest()
     public = ed25519.Ed25519PublicKey.from_public_bytes(bytes.fromhex(document["signature"]["public_key"]))
     public.verify(bytes.fromhex(document["signature"]["value"]), canonical)  # raises if it does not hold
+
+
+def test_documents_and_hashes_stay_what_they_were(tmp_path):
+    """Certificates and ledgers are checked by them for years: these digests were computed by version 1 of both formats."""
+    private_pem(tmp_path / "key.pem", ed25519.Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
+    certificate = Certificate.of({"numbers": [1.5, float("inf"), 3], "text": "ünlearned", "files": []})
+    certificate = dataclasses.replace(certificate, signature=sign(certificate.canonical, tmp_path / "key.pem"))
+    text = hashlib.sha256(certificate.text().encode()).hexdigest()
+    assert text == "c2fb640c580d2e785d724519ffad46b80e4d5465c019f7652fa27fd06e474ecc"
+    arrays = {"b": np.array(["x", "yz"]), "a": np.arange(6, dtype=np.int32).reshape(2, 3).T}
+    assert arrays_sha256(arrays) == "6d6ae2396f177d08d083907e95b028023a83cb008a2f6e49a8ee44da9735f216"
+    state = {"w": torch.arange(4.0).to(torch.bfloat16).view(2, 2), "n": torch.tensor(3)}
+    assert state_sha256(state) == "f8366c8803a26957032f3be737ea640216728a44a5ccfdd9f023b78d265e3b71"
+
+
+def test_a_certificate_is_verified_without_torch_or_numpy(signed):
+    code = (
+        "import sys; from pathlib import Path; from unlearn_core.forgetting.certificate import verify_certificate\n"
+        f"passed = [check.passed for check in verify_certificate(Path({str(signed)!r}))]\n"
+        "print(passed, {'torch', 'numpy'} & set(sys.modules))"
+    )
+    assert run([sys.executable, "-c", code]).stdout == "[True, True, True] set()\n"
 
 
 def test_keys_that_cannot_sign_are_refused(tmp_path):

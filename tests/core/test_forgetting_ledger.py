@@ -10,12 +10,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from unlearn_core import forget
+from unlearn_core import forget, methods
 from unlearn_core.data import load_dataset
 from unlearn_core.errors import BadInput
 from unlearn_core.forgetting.ledger import Ledger
-from unlearn_core.forgetting.settings import Stopping
-from unlearn_core.spec import GAUSSIAN_PROXIES
+from unlearn_core.proxies.points import Points
+from unlearn_core.recipes import Stopping
 
 DIGITS = load_dataset("digits")
 ROWS = np.random.default_rng(4).permutation(len(DIGITS.train_y))[:500]
@@ -48,11 +48,12 @@ def test_ten_requests_of_fifty_end_with_the_proxies_of_one_of_five_hundred(net, 
     last = results[-1]
     once = forget(logits, DIGITS.train_x, DIGITS.train_y, ROWS, "lda", "none")
     many, single = last.outcome.plan, once.outcome.plan
-    assert {w.proxy.method for w in many.weighed} >= set(GAUSSIAN_PROXIES)
+    gaussian = set(methods.auto_candidates()) & set(methods.paper_methods())
+    assert {w.target.method for w in many.weighed} >= gaussian
     for a, b in zip(many.weighed, single.weighed, strict=True):
-        for ours, theirs in zip(
-            a.proxy.log_posteriors(DIGITS.test_x), b.proxy.log_posteriors(DIGITS.test_x), strict=True
-        ):
+        points = Points(DIGITS.test_x)
+        proxies = (w.target.fitted.proxy for w in (a, b))
+        for ours, theirs in zip(*(proxy.log_posteriors(points) for proxy in proxies), strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-9, rtol=1e-9)
         assert a.search.eta_max == pytest.approx(b.search.eta_max, abs=1e-9)
     np.testing.assert_array_equal(many.forget, single.forget)
@@ -80,7 +81,7 @@ def test_a_network_goes_on_from_the_last_request_and_a_record_counts_once(net, t
     ours, theirs = second.outcome.plan.target, whole.outcome.plan.target
     assert ours is not None
     assert theirs is not None
-    np.testing.assert_allclose(ours.train, theirs.train, atol=1e-6)
+    np.testing.assert_allclose(ours.log_target, theirs.log_target, atol=1e-6)
     assert scores[0] < whole.certificate.content["finalizer"]["scores"][0], "most of the way is behind it"
     third = forget(net, forget_ids=threes[:5], **ask)
     assert third.certificate.content["outcome"] == "nothing to unlearn"

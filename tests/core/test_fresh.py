@@ -12,26 +12,26 @@ from unlearn_core.audit.bounds import tight_bound
 from unlearn_core.audit.divergence import log_probabilities, mean_kl
 from unlearn_core.data import load_dataset
 from unlearn_core.eta import find_eta_max, mean_lse_shift
-from unlearn_core.problem import make_cells, make_problem
-from unlearn_core.proxies.fresh import FreshProxy, fit_fresh
-from unlearn_core.proxies.probe import fit_probe_of_all
+from unlearn_core.grid import Scenario, Variant
+from unlearn_core.methods import RunSettings
+from unlearn_core.problem import Inputs, make_cells, make_problem, problem_of
+from unlearn_core.proxies.fresh import SCHEDULE, FreshConstants, FreshProxy, fit_fresh
+from unlearn_core.proxies.points import Points
+from unlearn_core.proxies.request import ForgetRequest
+from unlearn_core.recipes import HEAD_UNLEARNING, PAPER_SCHEDULE, UNLEARNING_EPOCHS
 from unlearn_core.references import make_scorers, train_reference
-from unlearn_core.spec import (
-    FRESH,
-    FRESH_EPOCHS,
-    HEAD_UNLEARNING,
-    UNLEARNING_EPOCHS,
-    RunSettings,
-    Scenario,
-    Variant,
-    distillation_of,
-)
-from unlearn_core.target import log_target
+from unlearn_core.target import shifted
 from unlearn_core.unlearning import Reference, run_method
 
 
-def fitted(data, forget, seed=0) -> FreshProxy:
-    return fit_fresh(fit_probe_of_all(data.x, data.y, data.n_classes), data.x, data.y, forget, seed)
+def request_of(data, forget, seed=0, logits=None) -> ForgetRequest:
+    problem = problem_of(data.x, data.y, data.n_classes)
+    points = problem.training_points(data.logits if logits is None else logits)
+    return ForgetRequest(problem, forget, points, seed=seed)
+
+
+def fitted(data, forget, seed=0, logits=None) -> FreshProxy:
+    return fit_fresh(request_of(data, forget, seed, logits), FreshConstants())
 
 
 @pytest.fixture(scope="module")
@@ -39,25 +39,37 @@ def proxy(data) -> FreshProxy:
     return fitted(data, data.forget)
 
 
-def test_eta_max_is_one_and_the_target_is_what_the_fresh_models_say(data, proxy):
-    log_base = log_probabilities(data.logits)
-    signal = proxy.training_signal(log_base)
+@pytest.fixture(scope="module")
+def points(data) -> Points:
+    return request_of(data, data.forget).points
+
+
+def test_eta_max_is_one_and_the_target_is_what_the_fresh_models_say(data, proxy, points):
+    signal = proxy.signal(points)
     found = find_eta_max(data.logits, signal, cap=np.inf)
     assert found.admissible
     assert found.eta_max == pytest.approx(1.0, abs=1e-9)
     assert mean_lse_shift(0.5, data.logits, signal) < 0
-    target = log_target(data.logits, signal, found.eta_max)
-    log_p_r = proxy.training_posteriors(data.x, log_base)[1]
+    target = shifted(data.logits, signal, found.eta_max)
+    log_p_r = proxy.log_posteriors(points)[1]
     np.testing.assert_allclose(target[data.forget], log_p_r[data.forget], atol=1e-6)
-    np.testing.assert_allclose(target[~data.forget], log_base[~data.forget], atol=1e-12)
+    np.testing.assert_allclose(target[~data.forget], points.log_base[~data.forget], atol=1e-12)
+
+
+def test_a_proxy_asked_about_some_rows_says_what_it_says_of_them_among_all(data, proxy, points):
+    rows = np.random.default_rng(1).permutation(len(data.x))[:100]
+    some = Points(data.x[rows], data.logits[rows], rows)
+    np.testing.assert_array_equal(proxy.signal(some), proxy.signal(points)[rows])
+    for ours, all_of_them in zip(proxy.log_posteriors(some), proxy.log_posteriors(points), strict=True):
+        np.testing.assert_allclose(ours, all_of_them[rows], atol=1e-6)  # float32 products in batches of other sizes
 
 
 @pytest.mark.parametrize("whole_class", [False, True])
-def test_the_pair_is_one_of_distributions_and_the_papers_identity_holds_for_it(data, whole_class):
+def test_the_pair_is_one_of_distributions_and_the_papers_identity_holds_for_it(data, points, whole_class):
     forget = (data.y == 1) if whole_class else data.forget
-    proxy, log_base = fitted(data, forget), log_probabilities(data.logits)
-    signal = proxy.training_signal(log_base)
-    log_p, log_p_r = proxy.training_posteriors(data.x, log_base)
+    proxy, log_base = fitted(data, forget), points.log_base
+    signal = proxy.signal(points)
+    log_p, log_p_r = proxy.log_posteriors(points)
     for log_q in (log_p, log_p_r):
         np.testing.assert_allclose(np.exp(log_q).sum(axis=1), 1.0, atol=1e-9)
     with np.errstate(invalid="ignore"):
@@ -71,36 +83,39 @@ def test_the_pair_is_one_of_distributions_and_the_papers_identity_holds_for_it(d
         eta = 0.7
         h = mean_lse_shift(eta, data.logits, signal)
         bound = tight_bound(eta, h, log_base, retrain, log_p, log_p_r)
-        assert bound.decomposition == pytest.approx(mean_kl(retrain, log_target(data.logits, signal, eta)), abs=1e-7)
+        assert bound.decomposition == pytest.approx(mean_kl(retrain, shifted(data.logits, signal, eta)), abs=1e-7)
 
 
-def test_p_r_is_softened_to_the_networks_sureness_and_never_sharpened(data, proxy):
-    log_fresh = proxy.log_posteriors(data.x)[1]
-    for sureness, expected in ((0.3, 0.3), (1.0, 1.0), (3.0, 1.0)):
+def test_p_r_is_tempered_to_the_network_and_never_sharpened(data):
+    sharp = 100.0 * np.eye(3)[data.y]  # nothing is surer, so that P_r is left as it is
+    log_fresh = fitted(data, data.forget, logits=sharp).log_posteriors(Points(data.x, sharp))[1]
+    for sureness, expected in ((-0.5, 0.0), (0.0, 0.0), (0.3, 0.3), (1.0, 1.0), (3.0, 1.0)):
         network = log_probabilities(sureness * log_fresh)
-        assert proxy.sureness(network) == pytest.approx(expected, abs=1e-5)
+        assert fitted(data, data.forget, logits=network).tempering == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_record_like_any_other_is_nothing_to_unlearn(data, proxy):
+def test_a_record_like_any_other_is_nothing_to_unlearn(data, proxy, points):
     """A network that is P_r itself but for noise, the same on the records as elsewhere; and one that knows them by heart."""
     rng = np.random.default_rng(3)
-    alike = 0.5 * proxy.log_posteriors(data.x)[1] + 0.5 * rng.normal(size=data.logits.shape)
-    alike[data.forget] = 0.5 * proxy.log_posteriors(data.x[data.forget])[1]
-    found = find_eta_max(alike, proxy.training_signal(log_probabilities(alike)))
-    assert not found.admissible
+    log_p_r = proxy.log_posteriors(points)[1]
+    alike = 0.5 * log_p_r + 0.5 * rng.normal(size=data.logits.shape)
+    alike[data.forget] = 0.5 * log_p_r[data.forget]
     by_heart = alike + 8.0 * np.where(data.forget[:, None], np.eye(3)[data.y], 0.0)
-    assert find_eta_max(by_heart, proxy.training_signal(log_probabilities(by_heart))).admissible
+    for logits, admissible in ((alike, False), (by_heart, True)):
+        request = request_of(data, data.forget, logits=logits)
+        signal = fit_fresh(request, FreshConstants()).signal(request.points)
+        assert find_eta_max(logits, signal).admissible is admissible
 
 
 def test_the_small_network_never_sees_the_records(data, proxy):
     """Other values in the forgotten rows: the same weights, to the bit, and with another seed others."""
-    changed = data.x.copy()
-    changed[data.forget] = 1e3
-    fit = proxy.probe.fit
-    other = fit_fresh(fit, changed, data.y, data.forget)
+    changed = dataclasses.replace(data, x=np.where(data.forget[:, None], 1e3, data.x))
+    request = request_of(changed, data.forget)
+    request.problem.prepared["probe"] = proxy.probe.fit
+    other = fit_fresh(request, FreshConstants())
     for name, weights in proxy.small.state(0).items():
         assert torch.equal(weights, other.small.state(0)[name])
-    reseeded = fit_fresh(fit, data.x, data.y, data.forget, seed=1)
+    reseeded = fitted(data, data.forget, seed=1)
     assert any(not torch.equal(w, reseeded.small.state(0)[name]) for name, w in proxy.small.state(0).items())
 
 
@@ -109,7 +124,8 @@ def test_a_record_that_the_retained_data_hold_as_well_stays(data):
     forget = np.zeros(len(y), dtype=bool)
     forget[[0, 1, 5]] = True  # row 0 is there twice; row 1 too, but under another label
     doubled = dataclasses.replace(data, x=x, y=y, forget=forget)
-    assert np.flatnonzero(fitted(doubled, forget).unseen).tolist() == [1, 5]
+    by_heart = np.where(forget[:, None], 30.0 * np.eye(3)[(y + 1) % 3], 2.0 * np.eye(3)[y])
+    assert np.flatnonzero(fitted(doubled, forget, logits=by_heart).special).tolist() == [1, 5]
 
 
 def test_what_was_memorised_is_taken_back():
@@ -121,23 +137,28 @@ def test_what_was_memorised_is_taken_back():
     noisy[wrong] = (noisy[wrong] + rng.integers(1, 10, 40)) % 10
     data = dataclasses.replace(digits, train_y=noisy)
     variant = Variant("digits", "mlp1", Scenario.RANDOM, 40)
-    problem = make_problem(data, variant.label_space)
+    problem = make_problem(Inputs(data), variant.label_space)
     forget = np.zeros(len(noisy), dtype=bool)
     forget[wrong] = True
     cells = [dataclasses.replace(make_cells(data, variant, [0])[0], forget=forget)]
     base = train_reference("base", problem, "mlp1", cells, epochs=600)
     retrain = train_reference("retrain", problem, "mlp1", cells, epochs=600)
     reference = Reference(problem, "mlp1", cells, base, retrain, make_scorers(problem, cells, retrain))
-    by_heart = base.net.logits(0, problem.train_inputs).numpy()[wrong].argmax(axis=1)
+    by_heart = base.net.logits(0, problem.train.inputs).numpy()[wrong].argmax(axis=1)
     assert (by_heart == noisy[wrong]).mean() > 0.5, "the base learnt them"
-    before, after = reference.scorers[0].score(base.net, 0), run_method(FRESH, reference, RunSettings())[0].last.scores
+    before, after = (
+        reference.scorers[0].score(base.net, 0),
+        run_method("fresh", reference, RunSettings())[0].last.scores,
+    )
     assert after.kl_f < 0.25 * before.kl_f
     assert after.acc_t > 0.9
 
 
-@pytest.mark.parametrize(("n_forget", "epochs"), [(5000, FRESH_EPOCHS), (1500, 20), (3000, 10), (1, UNLEARNING_EPOCHS)])
+@pytest.mark.parametrize(
+    ("n_forget", "epochs"), [(5000, SCHEDULE.epochs), (1500, 20), (3000, 10), (1, UNLEARNING_EPOCHS)]
+)
 def test_large_requests_are_distilled_in_few_epochs_and_small_ones_in_the_papers(n_forget, epochs):
-    recipe, how = distillation_of(FRESH, "mlp1", n_forget)
+    recipe, how = SCHEDULE.build(HEAD_UNLEARNING, n_forget)
     assert recipe.epochs == epochs
     assert how.lr == HEAD_UNLEARNING.lr
-    assert distillation_of("lda", "mlp1", n_forget)[1] == HEAD_UNLEARNING
+    assert PAPER_SCHEDULE.build(HEAD_UNLEARNING, n_forget)[1] == HEAD_UNLEARNING

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from unlearn_core.errors import BadInput
-from unlearn_core.nets.heads import HeadStack, head_widths
-from unlearn_core.spec import HEADS
+from unlearn_core.grid import HEADS, head_widths
+from unlearn_core.nets.heads import HeadStack
 
 
 def make_stack(arch, seeds, dim=64, n_classes=10) -> HeadStack:

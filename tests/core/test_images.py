@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import pkgutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from PIL import Image
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
+import unlearn_core.data
+from tests.processes import run
 from unlearn_core.data import (
     LabelledSet,
     fingerprint,
@@ -25,7 +27,7 @@ from unlearn_core.data import (
 from unlearn_core.data.datasets import PUBLISHED
 from unlearn_core.data.image_folder import load_image_folder
 from unlearn_core.errors import BadInput
-from unlearn_core.spec import LabelSpace
+from unlearn_core.grid import LabelSpace
 
 SHARED_EXAMPLE = Path(__file__).resolve().parents[3] / "shared" / "data" / "cifar10_images_5k.npz"
 CIFAR10_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -361,7 +363,20 @@ def test_names_and_options_that_do_not_fit_are_refused(tmp_path):
 
 
 def test_the_data_package_loads_without_the_libraries_of_its_loaders():
-    heavy = "{'torch', 'torchvision', 'PIL', 'sklearn'}"
-    code = f"import sys, unlearn_core.data; sys.exit(', '.join({heavy} & set(sys.modules)) or 0)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    light = {found.name for found in pkgutil.iter_modules(unlearn_core.data.__path__)} - {"backbones", "sketch"}
+    assert {"datasets", "weights"} <= light
+    code = "import " + ", ".join(f"unlearn_core.data.{name}" for name in sorted(light))
+    assert loaded_after(code, {"torch", "torchvision", "timm", "PIL", "sklearn"}) == set()
+
+
+def test_a_feature_set_is_read_and_identified_without_torch():
+    code = "from unlearn_core.data import fingerprint, load_dataset; fingerprint(load_dataset('digits'))"
+    assert loaded_after(code, {"torch", "torchvision", "timm"}) == set()
+
+
+def loaded_after(code: str, modules: set[str]) -> set[str]:
+    """Which of some modules a fresh Python has loaded once it ran ``code``."""
+    code = f"import sys; {code}; print(*({modules} & set(sys.modules)))"
+    ended = run([sys.executable, "-c", code])
+    assert ended.returncode == 0, ended.stderr
+    return set(ended.stdout.split())

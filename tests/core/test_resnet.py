@@ -10,25 +10,15 @@ import torch
 from torch.nn import functional
 from torchvision.models import ResNet, resnet18
 
-from unlearn_core.data.images import ImageSet
-from unlearn_core.data.resize import resize_images
+from unlearn_core.data.images import ImageSet, resize_images
 from unlearn_core.data.sketch import Sketch, semi_orthogonal, sketch, sketch_width
 from unlearn_core.errors import BadInput
+from unlearn_core.grid import RESNET, LabelSpace, Scenario, Variant
+from unlearn_core.methods import ProxySettings, RunSettings
 from unlearn_core.nets.resnet import IMAGENET_MEAN, IMAGENET_STD, ResNetStack
-from unlearn_core.problem import make_cells, make_problem
+from unlearn_core.problem import Inputs, make_cells, make_problem
+from unlearn_core.recipes import Algorithm, Optimization, Visit, training_recipe
 from unlearn_core.references import make_scorers, train_reference
-from unlearn_core.spec import (
-    RESNET,
-    Algorithm,
-    LabelSpace,
-    Optimization,
-    ProxySettings,
-    RunSettings,
-    Scenario,
-    Variant,
-    Visit,
-    training_recipe,
-)
 from unlearn_core.training import Member, train
 from unlearn_core.unlearning import Reference, run_method
 
@@ -118,10 +108,10 @@ def test_running_statistics_move_in_training_and_stay_in_unlearning():
     train(stack, inputs, [Member(0, "base", labels)], training_recipe(Visit.ALL, 1), how)
     trained = stack.state(0)
     assert not torch.equal(trained["bn1.running_mean"], fresh["bn1.running_mean"])
-    from unlearn_core.baselines import RECIPES
+    from unlearn_core.baselines import ga
 
     forget = torch.from_numpy(images.train_y == 0)
-    train(stack, inputs, [Member(0, "unlearn", labels, forget)], RECIPES["ga"]["paper"], how)
+    train(stack, inputs, [Member(0, "unlearn", labels, forget)], ga.PAPER, how)
     unlearned = stack.state(0)
     for name in trained:
         if "running" in name:
@@ -209,13 +199,13 @@ def test_images_are_resized_as_torch_does_one_by_one(side, size):
 def reference() -> Reference:
     images = make_images()
     variant = Variant("colours", RESNET, Scenario.SUBCLASS, 0)
-    plain = make_problem(images, variant.label_space)
+    plain = make_problem(Inputs(images), variant.label_space)
     cells = make_cells(images, variant, [42])
     base, retrain = (train_reference(role, plain, RESNET, cells, epochs=4) for role in ("base", "retrain"))
     assert isinstance(base.net, ResNetStack)
     omega = semi_orthogonal(16, sketch_width(SIDE))
-    seen = Sketch(*(sketch(base.net, inputs, omega) for inputs in (plain.train_inputs, plain.test_inputs)))
-    problem = make_problem(images, variant.label_space, sketch=seen)
+    seen = Sketch(*(sketch(base.net, inputs, omega) for inputs in (plain.train.inputs, plain.test.inputs)))
+    problem = make_problem(Inputs(images), variant.label_space, sketch=seen)
     return Reference(problem, RESNET, cells, base, retrain, make_scorers(problem, cells, retrain))
 
 

@@ -1,14 +1,13 @@
-"""Forget masks: right rows, reproducible, and never empty, total, out of range or doubled."""
+"""Forget masks: right rows, reproducible, and never empty, total or of an unknown label."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from unlearn_core.data import ids_mask, load_dataset, rows_mask, scenario_mask
-from unlearn_core.data.feature_set import FeatureSet
+from unlearn_core.data import scenario_mask
 from unlearn_core.errors import BadInput
-from unlearn_core.spec import Scenario
+from unlearn_core.grid import Scenario
 
 LABELS = np.arange(40) % 4
 
@@ -37,58 +36,3 @@ def test_random_refuses_empty_and_total_requests(key):
 def test_unknown_labels_are_refused(key):
     with pytest.raises(BadInput, match=rf"class key {key} is not a label; labels are 0\.\.3"):
         scenario_mask(Scenario.CLASS, key, LABELS, 0)
-
-
-def test_rows():
-    assert np.flatnonzero(rows_mask([5, 2], 10)).tolist() == [2, 5]
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([], "names no row"),
-        ([1, 1, 2], "row 1 is asked for 2 times"),
-        ([3, 10, 11], r"rows 10, 11 do not exist; the training set has rows 0\.\.9"),
-        ([-1], r"rows -1 do not exist"),
-        ([0.5], "row numbers are integers"),
-        (list(range(10)), "forgets all 10 rows"),
-        (list(range(10, 20)), r"rows 10, 11, 12, 13, 14 \(and 5 more\) do not exist"),
-    ],
-)
-def test_bad_rows_are_refused(rows, message):
-    with pytest.raises(BadInput, match=message):
-        rows_mask(rows, 10, "request.csv")
-
-
-@pytest.fixture
-def named() -> FeatureSet:
-    rng = np.random.default_rng(0)
-    return FeatureSet(
-        name="patients",
-        train_x=rng.normal(size=(4, 2)),
-        train_y=np.array([0, 1, 0, 1]),
-        test_x=rng.normal(size=(2, 2)),
-        test_y=np.array([0, 1]),
-        class_names=("a", "b"),
-        ids=np.array(["p9", "p2", "p7", "p1"]),
-    )
-
-
-def test_ids(named):
-    assert np.flatnonzero(ids_mask(["p7", "p9"], named)).tolist() == [0, 2]
-    digits = load_dataset("digits")
-    assert np.flatnonzero(ids_mask([7, 3], digits)).tolist() == [3, 7], "without ids, the row number is the id"
-
-
-@pytest.mark.parametrize(
-    ("ids", "message"),
-    [
-        (["p7", "p8"], "ids p8 are not in patients; it has 4 rows"),
-        (["p7", "p7"], "id p7 is asked for 2 times"),
-        ([], "names no record"),
-        (["p9", "p2", "p7", "p1"], "forgets all 4 rows"),
-    ],
-)
-def test_bad_ids_are_refused(named, ids, message):
-    with pytest.raises(BadInput, match=message):
-        ids_mask(ids, named)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from unlearn_core.errors import BadInput
-from unlearn_core.proxies import compute_moments
+from unlearn_core.proxies.statistics import compute_moments
 
 
 def two_pass(x, y, n_classes):

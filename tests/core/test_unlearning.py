@@ -10,25 +10,19 @@ import numpy as np
 import pytest
 import torch
 
+from unlearn_core import methods
 from unlearn_core.data import load_dataset
-from unlearn_core.finalizers.least_squares import fit_last_layer_shift
-from unlearn_core.finalizers.logit_processor import LogitProcessor
-from unlearn_core.problem import make_cells, make_problem
-from unlearn_core.proxies import fit_proxy
+from unlearn_core.finalize import LogitProcessor, fit_last_layer_shift
+from unlearn_core.grid import Scenario, Variant
+from unlearn_core.methods import DirOnTest, ProxySettings, RunSettings
+from unlearn_core.problem import Inputs, make_cells, make_problem
+from unlearn_core.proxies.points import Points
 from unlearn_core.records import EpochMetrics, Scores, best_epoch, method_entry
 from unlearn_core.references import make_scorers, reference_records, train_reference
-from unlearn_core.spec import (
-    FRESH,
-    GAUSSIAN_PROXIES,
-    METHODS,
-    PROXIES,
-    DirOnTest,
-    ProxySettings,
-    RunSettings,
-    Scenario,
-    Variant,
-)
+from unlearn_core.target import fit_proxy
 from unlearn_core.unlearning import Reference, run_method
+
+GAUSSIAN = tuple(name for name in methods.proxies() if methods.find_proxy(name).prepares == methods.MOMENTS)
 
 EPOCHS = 15
 
@@ -36,7 +30,7 @@ EPOCHS = 15
 def make_reference(scenario, key, seeds=(42, 0), arch="mlp1") -> Reference:
     features = load_dataset("digits")
     variant = Variant("digits", arch, scenario, key)
-    problem = make_problem(features, variant.label_space)
+    problem = make_problem(Inputs(features), variant.label_space)
     cells = make_cells(features, variant, seeds)
     base, retrain = (train_reference(role, problem, arch, cells, EPOCHS) for role in ("base", "retrain"))
     return Reference(problem, arch, cells, base, retrain, make_scorers(problem, cells, retrain))
@@ -71,7 +65,7 @@ def timeless(record):
 
 
 @pytest.mark.parametrize("preset", ["paper", "original"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", methods.names())
 def test_every_method_moves_the_student_and_none_the_teacher(subclass, method, preset):
     before = [subclass.base.net.state(k) for k in range(2)]
     records = run_method(method, subclass, RunSettings(preset=preset))
@@ -86,7 +80,7 @@ def test_every_method_moves_the_student_and_none_the_teacher(subclass, method, p
         assert record.last == record.epochs[-1]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", methods.names())
 def test_the_same_cell_twice_and_alone_gives_the_same_bits(random, method):
     first = run_method(method, random, RunSettings())
     again = run_method(method, random, RunSettings())
@@ -106,7 +100,7 @@ def test_references(subclass):
         assert base[k].scores.acc_f > 0.98
 
 
-@pytest.mark.parametrize("method", GAUSSIAN_PROXIES)
+@pytest.mark.parametrize("method", GAUSSIAN)
 @pytest.mark.parametrize("name", ["subclass", "random"])
 def test_target_records_satisfy_the_theory(request, name, method):
     reference = request.getfixturevalue(name)
@@ -126,7 +120,7 @@ def test_target_records_satisfy_the_theory(request, name, method):
 
 def test_forgetting_a_class_unlearns_it_with_every_proxy(forgotten_class):
     # fresh has models of its own say where the rows go; the others agree that the rest of the posterior stays
-    alike = [method for method in PROXIES if method != FRESH]
+    alike = [method for method in methods.proxies() if method != "fresh"]
     runs = {method: run_method(method, forgotten_class, RunSettings()) for method in alike}
     for k in range(2):
         base = forgotten_class.scorers[k].score(forgotten_class.base.net, k)
@@ -152,7 +146,7 @@ def test_dir_on_test_points_is_the_base_unless_asked_otherwise(subclass):
     assert literal.scores.kl_f == paper.scores.kl_f
 
 
-@pytest.mark.parametrize("method", PROXIES)
+@pytest.mark.parametrize("method", methods.proxies())
 def test_least_squares_and_the_logit_processor(subclass, forgotten_class, method):
     for reference in (subclass, forgotten_class):
         for finalizer in ("mse", "none"):
@@ -182,8 +176,8 @@ def test_least_squares_is_the_minimiser():
 
 def test_the_logit_processor_shifts_a_black_box(data):
     proxy = fit_proxy("lda-2c", data.x, data.y, data.forget, 3)
-    processor = LogitProcessor(proxy, 0.4, np.zeros(3, dtype=bool))
-    shifted = processor(data.logits, data.x) - data.logits - 0.4 * proxy.signal(data.x)
+    processor = LogitProcessor("lda-2c", proxy, 0.4, np.zeros(3, dtype=bool))
+    shifted = processor(data.logits, data.x) - data.logits - 0.4 * proxy.signal(Points(data.x))
     np.testing.assert_allclose(shifted, np.repeat(shifted[:, :1], 3, axis=1), atol=1e-9)
 
 

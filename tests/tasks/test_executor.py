@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tasks.backends import place_workers
 from tasks.executor import MAX_DEATHS, Finished, State, execute
 from tasks.job import JobResult
+from tasks.ray_backend import place_workers
 from tasks.step import Kind, Step, closure
 
 DIES = object()
@@ -90,7 +90,7 @@ def test_seeds_of_one_shape_are_fused():
 
 
 def test_the_longest_path_and_the_most_shared_go_first():
-    deep, shallow = cell(0), Step(Kind.STATISTICS, {"space": "fine"})
+    deep, shallow = cell(0), Step(Kind.PREPARED, {"space": "fine"})
     _, backend, _ = run([shallow, deep])
     assert [job[0].kind for _, job in backend.jobs][:2] == [Kind.FEATURES, Kind.BASE], "not the lone statistics step"
     many = [cell(0, key) for key in range(4)]

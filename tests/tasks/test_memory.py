@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.processes import run
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -17,15 +18,16 @@ SCRIPT = """
 import json, sys, threading, time
 from pathlib import Path
 import torch
-from tasks.data_kinds import load_arrays
+from tasks.compute.data import load_arrays
 from tasks.step import Kind, Step
 from tasks.store import Store
-from tasks.workers import Worker
+from tasks.worker import Worker
 from unlearn_core.data.datasets import load_images
 from unlearn_core.data.feature_set import fingerprint
 from unlearn_core.nets.resnet import ResNetStack
-from unlearn_core.problem import make_problem
-from unlearn_core.spec import LabelSpace, RESNET_TRAINING, Visit, training_recipe
+from unlearn_core.problem import Inputs, make_problem
+from unlearn_core.grid import LabelSpace
+from unlearn_core.recipes import RESNET_TRAINING, Visit, training_recipe
 from unlearn_core.training import Member, train
 
 def own_memory():
@@ -33,37 +35,42 @@ def own_memory():
         if line.startswith("RssAnon"):
             return int(line.split()[1]) / 1024
 
-peak, running = {}, True
+peak, running, lock = {}, True, threading.Lock()
+def sample():
+    with lock:
+        peak[part] = max(peak.get(part, 0.0), own_memory())
+def begin(name):
+    global part
+    with lock:  # or a late sample of one part would be written down for the next
+        part = name
+    sample()
 def watch():
     while running:
-        peak[part] = max(peak.get(part, 0.0), own_memory())
+        sample()
         time.sleep(0.005)
 
 source, root = Path(sys.argv[1]), Path(sys.argv[2])
 worker, store = Worker(root), Store(root)
-part = "start"
 ResNetStack(2)
+begin("start")
 threading.Thread(target=watch, daemon=True).start()
-time.sleep(0.05)
 
-part = "images"
+begin("images")
 images = Step(Kind.IMAGES, {"dataset": "x", "fingerprint": fingerprint(load_images(str(source), root))},
               hints={"source": str(source), "data_root": str(root), "image_size": None})
 resized = Step(Kind.RESIZED, {"size": 64}, {"images": images})
 assert worker.run([images]).error is None
-time.sleep(0.02)  # what was read is given back now
-part = "resized"
+begin("resized")  # what was read is given back now
 assert worker.run([resized]).error is None
 
-part = "network"
-problem = make_problem(load_arrays(resized, store), LabelSpace.FINE)
+begin("network")
+problem = make_problem(Inputs(load_arrays(resized, store)), LabelSpace.FINE)
 net = ResNetStack.initialise(2, torch.Generator().manual_seed(0))
-forget = torch.zeros(len(problem.labels), dtype=torch.bool)
+forget = torch.zeros(len(problem.train), dtype=torch.bool)
 forget[::len(forget) // 128] = True
-member = Member(0, "unlearn", problem.train_labels, forget)
-train(net, problem.train_inputs, [member], training_recipe(Visit.FORGET, 1), RESNET_TRAINING)
-net.logits(0, problem.train_inputs, torch.arange(0, len(forget), 100))
-time.sleep(0.02)
+member = Member(0, "unlearn", problem.train.label_tensor, forget)
+train(net, problem.train.inputs, [member], training_recipe(Visit.FORGET, 1), RESNET_TRAINING)
+net.logits(0, problem.train.inputs, torch.arange(0, len(forget), 100))
 running = False
 print(json.dumps(peak))
 """
@@ -81,13 +88,7 @@ def test_nothing_holds_the_images_twice(tmp_path):
         train_y=np.arange(n_train) % 2,
         test_y=np.arange(n_test) % 2,
     )
-    result = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(source), str(tmp_path / "store")],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
+    result = run([sys.executable, "-c", SCRIPT, source, tmp_path / "store"], ROOT, seconds=900)
     assert result.returncode == 0, result.stderr
     peak = json.loads(result.stdout)
     print(peak)  # MiB, for the documentation

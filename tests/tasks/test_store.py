@@ -12,6 +12,7 @@ import pytest
 
 from tasks.step import Kind, Step
 from tasks.store import DONE, Store
+from tests.processes import PATIENCE
 
 STEP = Step(Kind.BASE, {"seed": 0})
 
@@ -61,8 +62,10 @@ def _killed_while_writing(root):
 def test_a_killed_writer_publishes_nothing_and_its_scratch_is_cleaned(store):
     process = multiprocessing.get_context("fork").Process(target=_killed_while_writing, args=(store.root,))
     process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
+    process.join(PATIENCE)
+    exit_code = process.exitcode
+    process.kill()  # it may be waiting for something
+    assert exit_code == -signal.SIGKILL
     assert not store.has(STEP)
     mine = store.root / "tmp" / f"x.{socket.gethostname()}.{os.getpid()}.y"
     elsewhere = store.root / "tmp" / "x.another-host.1.y"

@@ -1,6 +1,6 @@
 """``ft``: fine-tune on the retain set and let the network forget by itself."""
 
-from unlearn_core.spec import CROSS_ENTROPY, UNLEARNING_EPOCHS, Algorithm, Optimization, Pass, Phase, Recipe, Visit
+from unlearn_core.recipes import CROSS_ENTROPY, UNLEARNING_EPOCHS, Algorithm, Optimization, Pass, Phase, Recipe, Visit
 
 PAPER = Recipe(phases=(Phase(passes=(Pass(Visit.RETAIN, CROSS_ENTROPY),), epochs=UNLEARNING_EPOCHS),))
 

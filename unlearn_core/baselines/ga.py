@@ -1,6 +1,6 @@
 """``ga``: ascend the loss on the forget set (Graves et al., 2021)."""
 
-from unlearn_core.spec import (
+from unlearn_core.recipes import (
     ASCEND_CROSS_ENTROPY,
     UNLEARNING_EPOCHS,
     Algorithm,

@@ -1,7 +1,7 @@
 """``ga-ft``: one epoch of ascent on the forget set, then fine-tuning on the retain set."""
 
 from unlearn_core.baselines.ft import ORIGINAL as FT_ORIGINAL
-from unlearn_core.spec import ASCEND_CROSS_ENTROPY, CROSS_ENTROPY, UNLEARNING_EPOCHS, Pass, Phase, Recipe, Visit
+from unlearn_core.recipes import ASCEND_CROSS_ENTROPY, CROSS_ENTROPY, UNLEARNING_EPOCHS, Pass, Phase, Recipe, Visit
 
 PAPER = Recipe(
     phases=(

@@ -1,6 +1,6 @@
 """``rl-ft``: teach random other labels on the forget set, true ones on a retain sample (Chen et al., 2023)."""
 
-from unlearn_core.spec import CROSS_ENTROPY, UNLEARNING_EPOCHS, Algorithm, Optimization, Pass, Phase, Recipe, Visit
+from unlearn_core.recipes import CROSS_ENTROPY, UNLEARNING_EPOCHS, Algorithm, Optimization, Pass, Phase, Recipe, Visit
 
 PAPER = Recipe(
     phases=(Phase(passes=(Pass(Visit.FORGET_AND_RETAIN_SAMPLE, CROSS_ENTROPY),), epochs=UNLEARNING_EPOCHS),),

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from unlearn_core.baselines import rl_ft
-from unlearn_core.spec import Optimization
+from unlearn_core.recipes import Optimization
 
 SHARE = 0.5
 

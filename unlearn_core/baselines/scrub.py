@@ -1,6 +1,6 @@
 """``scrub``: leave the teacher on the forget set, stay with it on the retain set (Kurmanji et al., 2023)."""
 
-from unlearn_core.spec import UNLEARNING_EPOCHS, Algorithm, Optimization, Pass, Phase, Recipe, Term, Toward, Visit
+from unlearn_core.recipes import UNLEARNING_EPOCHS, Algorithm, Optimization, Pass, Phase, Recipe, Term, Toward, Visit
 
 
 def _leave_teacher(temperature: float) -> tuple[Term, ...]:

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from unlearn_core.data.weights import Library, PublishedModel, find_model, load_weights, timm_config
+from unlearn_core.data.weights import Library, find_model, load_weights, timm_config, torchvision_weights
 from unlearn_core.errors import BadInput
 
 Triple = tuple[float, float, float]
@@ -94,8 +94,10 @@ def backbone_spec(
     std: Triple | None = None,
     interpolation: Interpolation | None = None,
 ) -> BackboneSpec:
-    """The named backbone, with whatever is not given as its weights were published with."""
-    own = _own_spec(name, find_model(name))
+    """The named backbone; what is not given is as its weights were published."""
+    published = find_model(name)
+    own = _as_published(published.library, published.model)
+    own = replace(own, name=name, resolution=published.resolution or own.resolution)
     given = {"resolution": resolution, "mean": mean, "std": std, "interpolation": interpolation}
     spec = replace(own, **{what: value for what, value in given.items() if value is not None})
     if spec.resolution != own.resolution:
@@ -218,30 +220,16 @@ def extract(
     return features
 
 
-def _own_spec(name: str, published: PublishedModel) -> BackboneSpec:
-    """As the weights were published, apart from the resolution of an alias."""
-    if published.library == "timm":
-        config = timm_config(published.model)
-        mean, std, interpolation = config.mean, config.std, config.interpolation
+def _as_published(library: Library, model: str) -> BackboneSpec:
+    """How images were made ready for a model when its weights were published."""
+    if library == "timm":
+        config = timm_config(model)
+        resolution, interpolation = config.input_size[-1], config.interpolation
     else:
-        transforms = _torchvision_transforms(published.model)
-        mean, std, interpolation = transforms.mean, transforms.std, transforms.interpolation.value
-    resolution = published.resolution or _own_resolution(published.library, published.model)
-    return BackboneSpec(
-        name, published.library, published.model, resolution, tuple(mean), tuple(std), interpolation=interpolation
-    )
-
-
-def _own_resolution(library: Library, model: str) -> int:
-    if library == "torchvision":
-        return _torchvision_transforms(model).crop_size[0]
-    return timm_config(model).input_size[-1]
-
-
-def _torchvision_transforms(model: str) -> Any:
-    from torchvision.models import get_model_weights
-
-    return get_model_weights(model)["DEFAULT"].transforms()
+        config = torchvision_weights(model).transforms()
+        resolution, interpolation = config.crop_size[0], config.interpolation.value
+    mean, std = tuple(config.mean), tuple(config.std)
+    return BackboneSpec(f"{library}/{model}", library, model, resolution, mean, std, interpolation)
 
 
 @dataclass(frozen=True)
@@ -262,7 +250,7 @@ def _timm_features(spec: BackboneSpec) -> _Features:
     with torch.device("meta"):
         classifier = timm.create_model(spec.model, num_classes=1000)
     options: dict[str, Any] = {}
-    if spec.resolution != _own_resolution("timm", spec.model):
+    if spec.resolution != _as_published("timm", spec.model).resolution:
         if "dynamic_img_size" in inspect.signature(type(classifier)).parameters:
             # position embeddings stay as they are in the file, and are interpolated when they are used
             options = {"dynamic_img_size": True}
@@ -279,7 +267,7 @@ def _torchvision_features(spec: BackboneSpec) -> _Features:
     if spec.model in NORMALISE_AGAIN:
         options = {"transform_input": True, "init_weights": False}
     elif spec.model.startswith("vit_"):
-        options = {"image_size": _own_resolution("torchvision", spec.model)}
+        options = {"image_size": _as_published("torchvision", spec.model).resolution}
     module = get_model(spec.model, **options)
     classifier_keys = module.state_dict().keys()
     for name in AUXILIARY:
@@ -293,7 +281,7 @@ def _torchvision_features(spec: BackboneSpec) -> _Features:
 
 
 def _remedy(spec: BackboneSpec) -> str:
-    own = _own_resolution(spec.library, spec.model)
+    own = _as_published(spec.library, spec.model).resolution
     if spec.library == "timm":
         with torch.device("meta"):
             module = _timm_features(replace(spec, resolution=own)).module

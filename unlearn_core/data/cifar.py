@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100 from their published files.
 
-torchvision says what those are called and which md5 they have, and downloads them; it does not read them, because it would
-unpickle with no restriction.
+torchvision knows their names and md5 sums, and downloads them. It does not read them here, because it would unpickle
+anything.
 """
 
 from __future__ import annotations
@@ -99,6 +99,10 @@ class _Rows:
     """CIFAR-100's superclasses; CIFAR-10's files have none."""
 
 
+_Content = tuple[_Rows, _Rows, tuple[str, ...] | None]
+"""Training rows, test rows, and class names if their file is there."""
+
+
 def load_cifar(
     name: str,
     root: Path,
@@ -186,10 +190,7 @@ def _download(root: Path, authority: type[CIFAR10]) -> None:
 def _extract(archive: Path, md5: str, folder: Path) -> None:
     with archive.open("rb") as file:
         found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    if found != md5:
-        raise BadInput(
-            f"{archive} is damaged (md5 {found}, published {md5}); delete it and put a good one there or use --download"
-        )
+    _check_md5(archive, found, md5, "delete it and put a good one there or use --download")
     try:
         # under its own name the folder is whole or not there at all
         with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".extract-") as unfinished:
@@ -203,6 +204,11 @@ def _extract(archive: Path, md5: str, folder: Path) -> None:
             f"{archive} cannot be extracted to {folder} ({error}); free the space, or extract it elsewhere and name that "
             "folder with --data-root"
         ) from error
+
+
+def _check_md5(path: Path, found: str, published: str, remedy: str) -> None:
+    if found != published:
+        raise BadInput(f"{path} is damaged (md5 {found}, published {published}); {remedy}")
 
 
 def _extract_plain_files(tar: tarfile.TarFile, into: Path) -> None:
@@ -222,27 +228,20 @@ def _extract_plain_files(tar: tarfile.TarFile, into: Path) -> None:
                 shutil.copyfileobj(content, file)
 
 
-def _read_python(
-    folder: Path, authority: type[CIFAR10], published: PublishedSet
-) -> tuple[_Rows, _Rows, tuple[str, ...] | None]:
+def _read_python(folder: Path, authority: type[CIFAR10], published: PublishedSet) -> _Content:
     remedy = f"delete {folder} and put {authority.filename} beside it or use --download"
-    train, test = (
-        _joined([_python_rows(folder / name, md5, published, remedy) for name, md5 in files])
-        for files in (authority.train_list, authority.test_list)
-    )
-    meta = folder / authority.meta["filename"]
-    if not meta.is_file():
+
+    def read(file: str, md5: str) -> _Rows:
+        batch = _unpickle(folder / file, md5, remedy)
+        fine = np.asarray(batch["labels" if "labels" in batch else "fine_labels"], dtype=np.int64)
+        coarse = np.asarray(batch["coarse_labels"], dtype=np.int64) if "coarse_labels" in batch else None
+        return _checked(_Rows(batch["data"], fine, coarse), folder / file, published, remedy)
+
+    train, test = (_joined([read(*file) for file in files]) for files in (authority.train_list, authority.test_list))
+    meta = authority.meta
+    if not (folder / meta["filename"]).is_file():
         return train, test, None
-    return train, test, tuple(_unpickle(meta, authority.meta["md5"], remedy)[authority.meta["key"]])
-
-
-def _python_rows(path: Path, md5: str, published: PublishedSet, remedy: str) -> _Rows:
-    batch = _unpickle(path, md5, remedy)
-    if "labels" in batch:
-        fine, coarse = np.asarray(batch["labels"], dtype=np.int64), None
-    else:
-        fine, coarse = (np.asarray(batch[key], dtype=np.int64) for key in ("fine_labels", "coarse_labels"))
-    return _checked(_Rows(batch["data"], fine, coarse), path, published, remedy)
+    return train, test, tuple(_unpickle(folder / meta["filename"], meta["md5"], remedy)[meta["key"]])
 
 
 class _ArraysOnly(pickle.Unpickler):
@@ -268,22 +267,29 @@ def _unpickle(path: Path, md5: str, remedy: str) -> dict[str, Any]:
     if not path.is_file():
         raise BadInput(f"{path} is missing; {remedy}")
     content = path.read_bytes()  # read once, so that what is checked is what is loaded
-    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    if found != md5:
-        raise BadInput(f"{path} is damaged (md5 {found}, published {md5}); {remedy}")
+    _check_md5(path, hashlib.md5(content, usedforsecurity=False).hexdigest(), md5, remedy)
     try:
         return _ArraysOnly(io.BytesIO(content), encoding="latin1").load()
     except pickle.UnpicklingError as error:
         raise BadInput(f"{path} is not loaded ({error}); {remedy}") from error
 
 
-def _read_binary(
-    folder: Path, binary: BinaryVersion, published: PublishedSet
-) -> tuple[_Rows, _Rows, tuple[str, ...] | None]:
+def _read_binary(folder: Path, binary: BinaryVersion, published: PublishedSet) -> _Content:
     remedy = f"delete {folder} and put {binary.archive} beside it"
+
+    def read(path: Path) -> _Rows:
+        if not path.is_file():
+            raise BadInput(f"{path} is missing; {remedy}")
+        size, record = path.stat().st_size, binary.label_bytes + PIXEL_BYTES
+        if size == 0 or size % record:
+            raise BadInput(f"{path} has {size} bytes, not a whole number of records of {record}; {remedy}")
+        records = np.fromfile(path, dtype=np.uint8).reshape(-1, record)
+        labels = records[:, : binary.label_bytes].astype(np.int64)
+        coarse = labels[:, 0] if binary.label_bytes == 2 else None
+        return _checked(_Rows(records[:, binary.label_bytes :], labels[:, -1], coarse), path, published, remedy)
+
     train, test = (
-        _joined([_binary_rows(folder / name, binary.label_bytes, published, remedy) for name in files])
-        for files in (binary.train_files, binary.test_files)
+        _joined([read(folder / file) for file in files]) for files in (binary.train_files, binary.test_files)
     )
     names_file = folder / binary.names_file
     if not names_file.is_file():
@@ -292,18 +298,6 @@ def _read_binary(
     if len(names) != published.n_fine:
         raise BadInput(f"{names_file} has {len(names)} class names, not {published.n_fine}; {remedy}")
     return train, test, names
-
-
-def _binary_rows(path: Path, label_bytes: int, published: PublishedSet, remedy: str) -> _Rows:
-    if not path.is_file():
-        raise BadInput(f"{path} is missing; {remedy}")
-    size, record = path.stat().st_size, label_bytes + PIXEL_BYTES
-    if size == 0 or size % record:
-        raise BadInput(f"{path} has {size} bytes, not a whole number of records of {record}; {remedy}")
-    records = np.fromfile(path, dtype=np.uint8).reshape(-1, record)
-    labels = records[:, :label_bytes].astype(np.int64)
-    coarse = labels[:, 0] if label_bytes == 2 else None
-    return _checked(_Rows(records[:, label_bytes:], labels[:, -1], coarse), path, published, remedy)
 
 
 def _checked(rows: _Rows, path: Path, published: PublishedSet, remedy: str) -> _Rows:

@@ -13,17 +13,19 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from unlearn_core.data.labelled import FileFormat, LabelledSet, fingerprint, labels_from_arrays, named_by
+from unlearn_core.data.labelled import LabelledSet, fingerprint, named_by
 from unlearn_core.errors import BadInput
 
-__all__ = ["FeatureSet", "feature_set_from_arrays", "fingerprint", "load_feature_set", "save_feature_set"]
+__all__ = ["FeatureSet", "fingerprint", "load_feature_set", "save_feature_set"]
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureSet(LabelledSet):
     """A labelled set whose rows are (d,) float16, float32 or float64 vectors, all finite."""
 
-    FORMAT: ClassVar[FileFormat] = FileFormat("feature set", inputs="x", writer="save_feature_set")
+    KIND: ClassVar[str] = "feature set"
+    ROWS: ClassVar[str] = "x"
+    WRITER: ClassVar[str] = "save_feature_set"
 
     train_x: NDArray[np.floating]
     test_x: NDArray[np.floating]
@@ -59,27 +61,9 @@ def load_feature_set(path: str | Path) -> FeatureSet:
     """Read and check a feature set file. Nothing in it is unpickled."""
     path = Path(path)
     name, backbone = named_by(path.stem)
-    return feature_set_from_arrays(name, FeatureSet.FORMAT.read(path), source=str(path), backbone=backbone)
-
-
-def feature_set_from_arrays(
-    name: str, arrays: dict[str, NDArray], source: str, backbone: str = "features"
-) -> FeatureSet:
-    """Build a feature set from plain arrays named as in the file format."""
-    labels = labels_from_arrays(arrays, source)
-    return FeatureSet(
-        name=name,
-        train_x=arrays["train_x"],
-        train_y=labels.train_y,
-        test_x=arrays["test_x"],
-        test_y=labels.test_y,
-        class_names=labels.class_names,
-        superclass=labels.superclass,
-        ids=arrays.get("ids"),
-        backbone=backbone,
-    )
+    return FeatureSet.from_arrays(name, FeatureSet.read_arrays(path), source=str(path), backbone=backbone)
 
 
 def save_feature_set(path: str | Path, features: FeatureSet) -> None:
     """Write ``features`` in the file format that ``load_feature_set`` reads."""
-    FeatureSet.FORMAT.write(path, features)
+    features.write(path)

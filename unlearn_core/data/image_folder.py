@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,54 +27,49 @@ def load_image_folder(path: Path, size: int | None = None) -> ImageSet:
     """Read a folder; classes are its ``train`` folders in alphabetical order, rows follow classes and file names.
 
     Args:
-        size: makes every image ``size`` x ``size``: shorter side to ``size``, centre crop. Needed unless all images have
-            one size already.
+        size: makes every image ``size`` x ``size``: shorter side to ``size``, centre crop. Needed unless all images are
+            of one size already.
     """
     if size is not None and size < 1:
         raise BadInput(f"--image-size {size} is no size; it is a number of pixels, such as 32")
     if not path.is_dir():
         raise BadInput(f"no image folder at {path}; it has train/CLASS and test/CLASS folders of images")
     class_names = tuple(_subfolders(path / "train"))
-    train = _Part.listed(path / "train", class_names)
-    if empty := [class_names[label] for label in sorted(set(range(len(class_names))) - set(train.labels))]:
+    train_files, train_labels = _labelled_files(path / "train", class_names)
+    if empty := [name for label, name in enumerate(class_names) if label not in train_labels]:
         raise BadInput(f"{path / 'train' / empty[0]} holds no image; fill the folder or delete it")
     if strange := [name for name in _subfolders(path / "test") if name not in class_names]:
         raise BadInput(f"{path / 'test' / strange[0]} is no class of {path / 'train'}; test classes must occur there")
-    test = _Part.listed(path / "test", class_names)
-    if not test.files:
+    test_files, test_labels = _labelled_files(path / "test", class_names)
+    if not test_files:
         raise BadInput(f"{path / 'test'} holds no image; put test/CLASS/*.png there")
-    shape = (size, size) if size is not None else _common_shape([*train.files, *test.files])
+    shape = (size, size) if size is not None else _common_shape([*train_files, *test_files])
     return ImageSet(
         name=path.resolve().name,
-        train_x=_decoded(train.files, shape),
-        train_y=np.array(train.labels, dtype=np.int64),
-        test_x=_decoded(test.files, shape),
-        test_y=np.array(test.labels, dtype=np.int64),
+        train_x=_decoded(train_files, shape),
+        train_y=np.array(train_labels, dtype=np.int64),
+        test_x=_decoded(test_files, shape),
+        test_y=np.array(test_labels, dtype=np.int64),
         class_names=class_names,
         superclass=_read_superclasses(path / SUPERCLASSES, class_names),
-        ids=np.array([file.relative_to(path).as_posix() for file in train.files]),
+        ids=np.array([file.relative_to(path).as_posix() for file in train_files]),
     )
 
 
-@dataclass(frozen=True)
-class _Part:
-    files: list[Path]
-    labels: list[int]
-
-    @classmethod
-    def listed(cls, folder: Path, class_names: Sequence[str]) -> _Part:
-        files: list[Path] = []
-        labels: list[int] = []
-        for label, name in enumerate(class_names):
-            if (folder / name).is_dir():
-                found = _images_in(folder / name)
-                files += found
-                labels += [label] * len(found)
-        return cls(files, labels)
+def _labelled_files(folder: Path, class_names: Sequence[str]) -> tuple[list[Path], list[int]]:
+    """The image files of one part, and the label of each."""
+    files: list[Path] = []
+    labels: list[int] = []
+    for label, name in enumerate(class_names):
+        if (folder / name).is_dir():
+            found = _images_in(folder / name)
+            files += found
+            labels += [label] * len(found)
+    return files, labels
 
 
 def _visible(folder: Path) -> list[Path]:
-    """What lies in a folder, without what systems hide there (.DS_Store), in an order that is the same everywhere."""
+    """What lies in a folder, apart from hidden files (.DS_Store), in an order that is the same everywhere."""
     return sorted((entry for entry in folder.iterdir() if not entry.name.startswith(".")), key=lambda entry: entry.name)
 
 
@@ -91,7 +86,7 @@ def _subfolders(folder: Path) -> list[str]:
 
 
 def _images_in(folder: Path) -> list[Path]:
-    """Refuses what it cannot read: images left out in silence would change every result."""
+    """All files of a folder; refuses what is no image, because leaving it out in silence would change every result."""
     files = _visible(folder)
     for file in files:
         if not file.is_file() or file.suffix.lower() not in EXTENSIONS:
@@ -112,13 +107,8 @@ def _common_shape(files: Sequence[Path]) -> tuple[int, int]:
 
 
 def _header_shape(file: Path) -> tuple[int, int]:
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(file) as image:
-            return image.height, image.width
-    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
-        raise _undecodable(file, error) from error
+    with _opened(file) as image:
+        return image.height, image.width
 
 
 def _decoded(files: Sequence[Path], shape: tuple[int, int]) -> NDArray[np.uint8]:
@@ -129,22 +119,23 @@ def _decoded(files: Sequence[Path], shape: tuple[int, int]) -> NDArray[np.uint8]
 
 
 def _rgb(file: Path) -> Image:
-    from PIL import Image
-
-    try:
-        with Image.open(file) as image:
-            mode = image.mode
-            rgb = image.convert("RGB")
-    # what PIL's decoders raise on a damaged file
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
-        raise _undecodable(file, error) from error
+    with _opened(file) as image:
+        mode, rgb = image.mode, image.convert("RGB")
     if mode not in EIGHT_BIT_MODES:  # PIL cuts off what is above 255
         raise BadInput(f"{file} has pixels of mode {mode}; save it with 8 bits per channel")
     return rgb
 
 
-def _undecodable(file: Path, error: Exception) -> BadInput:
-    return BadInput(f"{file} cannot be decoded ({error}); replace it or delete it")
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[Image]:
+    from PIL import Image
+
+    try:
+        with Image.open(file) as image:
+            yield image
+    # what PIL's decoders raise on a damaged file
+    except (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
+        raise BadInput(f"{file} cannot be decoded ({error}); replace it or delete it") from error
 
 
 def _fitted(image: Image, shape: tuple[int, int]) -> Image:

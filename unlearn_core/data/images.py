@@ -1,4 +1,4 @@
-"""Sets of images, and their file format.
+"""Sets of images, their file format, and how they are brought to a network's size.
 
 An ``.npz`` with ``train_images`` (N, H, W, 3) uint8, ``train_y`` (N,), ``test_images``, ``test_y`` and, optionally,
 ``superclass`` (C,), ``class_names`` (C,), ``ids`` (N,) as in a feature set.
@@ -6,28 +6,19 @@ An ``.npz`` with ``train_images`` (N, H, W, 3) uint8, ``train_y`` (N,), ``test_i
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unlearn_core.data.labelled import FileFormat, LabelledSet, labels_from_arrays, named_by
+from unlearn_core.data.labelled import LabelledSet, named_by
 from unlearn_core.errors import BadInput
 
-CIFAR10_CLASSES: tuple[str, ...] = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
-)
+RESIZED_AT_ONCE = 128
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CIFAR10_VEHICLES = frozenset({"airplane", "automobile", "ship", "truck"})
 
 
@@ -40,10 +31,25 @@ def cifar10_superclass() -> NDArray[np.int64]:
 class ImageSet(LabelledSet):
     """A labelled set whose rows are (H, W, 3) uint8 RGB images, all of one size."""
 
-    FORMAT: ClassVar[FileFormat] = FileFormat("image file", inputs="images", writer="save_image_file")
+    KIND: ClassVar[str] = "image file"
+    ROWS: ClassVar[str] = "images"
+    WRITER: ClassVar[str] = "save_image_file"
 
     train_x: NDArray[np.uint8]
     test_x: NDArray[np.uint8]
+
+    @classmethod
+    def from_arrays(cls, name: str, arrays: Mapping[str, NDArray], source: str, **more: Any) -> Self:
+        """As for any labelled set; CIFAR-10's own class names and superclasses need not be there."""
+        images = super().from_arrays(name, arrays, source, **more)
+        if name != "cifar10" or images.n_fine != len(CIFAR10_CLASSES):
+            return images
+        if "class_names" not in arrays:
+            images = replace(images, class_names=CIFAR10_CLASSES)
+        # other names may mean another order of the classes
+        if "superclass" not in arrays and images.class_names == CIFAR10_CLASSES:
+            images = replace(images, superclass=cifar10_superclass())
+        return images
 
     def _check_rows(self, what: str, x: NDArray) -> None:
         if x.ndim != 4 or x.shape[-1] != 3 or 0 in x.shape:
@@ -67,30 +73,35 @@ def load_image_file(path: str | Path) -> ImageSet:
     """Read and check an image file. Nothing in it is unpickled."""
     path = Path(path)
     name, _ = named_by(path.stem)
-    return image_set_from_arrays(name, ImageSet.FORMAT.read(path), source=str(path))
-
-
-def image_set_from_arrays(name: str, arrays: dict[str, NDArray], source: str) -> ImageSet:
-    """Build an image set from plain arrays named as in the file format; CIFAR-10's own class names need not be there."""
-    labels = labels_from_arrays(arrays, source)
-    if name == "cifar10" and len(labels.class_names) == len(CIFAR10_CLASSES):
-        if "class_names" not in arrays:
-            labels = replace(labels, class_names=CIFAR10_CLASSES)
-        # other names may mean another order of the classes
-        if "superclass" not in arrays and labels.class_names == CIFAR10_CLASSES:
-            labels = replace(labels, superclass=cifar10_superclass())
-    return ImageSet(
-        name=name,
-        train_x=arrays["train_images"],
-        train_y=labels.train_y,
-        test_x=arrays["test_images"],
-        test_y=labels.test_y,
-        class_names=labels.class_names,
-        superclass=labels.superclass,
-        ids=arrays.get("ids"),
-    )
+    return ImageSet.from_arrays(name, ImageSet.read_arrays(path), source=str(path))
 
 
 def save_image_file(path: str | Path, images: ImageSet) -> None:
     """Write ``images`` in the file format that ``load_image_file`` reads."""
-    ImageSet.FORMAT.write(path, images)
+    images.write(path)
+
+
+def resize_images(
+    images: NDArray[np.uint8], size: int, out: NDArray[np.uint8], on_chunk: Callable[[int], None] | None = None
+) -> None:
+    """Fill ``out`` (N, size, size, 3) with ``images`` (N, H, W, 3): bilinear, and antialiased if they shrink.
+
+    Each image is resized once, straight from its original. Both arrays may be memory-mapped: only a chunk of them is ever
+    held as floats.
+
+    Args:
+        on_chunk: called with the number of images done.
+    """
+    import torch
+    from torch.nn import functional
+
+    for start in range(0, len(images), RESIZED_AT_ONCE):
+        rows = slice(start, start + RESIZED_AT_ONCE)
+        if images.shape[1:3] == (size, size):
+            out[rows] = images[rows]
+        else:
+            batch = torch.from_numpy(np.ascontiguousarray(images[rows])).permute(0, 3, 1, 2).float()
+            resized = functional.interpolate(batch, (size, size), mode="bilinear", antialias=True)
+            out[rows] = resized.round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1).numpy()
+        if on_chunk is not None:
+            on_chunk(min(start + RESIZED_AT_ONCE, len(images)))

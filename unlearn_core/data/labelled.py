@@ -1,68 +1,23 @@
-"""What feature sets and image sets share: labelled rows in two parts, their checks, their ``.npz`` files."""
+"""What feature sets and image sets share: labelled rows in two parts, the checks of them, their ``.npz`` files."""
 
 from __future__ import annotations
 
 import hashlib
-import zipfile
-import zlib
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unlearn_core.data.npz import read_npz
 from unlearn_core.errors import BadInput
-from unlearn_core.spec import PAPER_DATASETS, LabelSpace
+from unlearn_core.grid import PAPER_DATASETS, LabelSpace
 
+PARTS = ("train", "test")
 OPTIONAL = ("superclass", "class_names", "ids")
-
-
-@dataclass(frozen=True)
-class FileFormat:
-    """An ``.npz`` of plain arrays; ``train_INPUTS`` and ``test_INPUTS`` hold the rows."""
-
-    kind: str
-    inputs: str
-    writer: str
-    """The function that writes such a file, for messages."""
-
-    @property
-    def required(self) -> tuple[str, ...]:
-        return (f"train_{self.inputs}", "train_y", f"test_{self.inputs}", "test_y")
-
-    def read(self, path: Path) -> dict[str, NDArray]:
-        """The arrays of a file that holds all it must and nothing else. Nothing in it is unpickled."""
-        a_kind = f"{'an' if self.kind[0] in 'aeiou' else 'a'} {self.kind}"
-        if not path.is_file():
-            raise BadInput(f"no {self.kind} at {path}; it is an .npz with {', '.join(self.required)}")
-        if not zipfile.is_zipfile(path):
-            raise BadInput(f"{path} is not an .npz archive; write it with numpy.savez or {self.writer}")
-        with np.load(path, allow_pickle=False) as archive:
-            names = set(archive.files)
-            if unknown := sorted(names - set(self.required) - set(OPTIONAL)):
-                raise BadInput(
-                    f"{path}: unknown array {unknown[0]!r}; {a_kind} holds {', '.join(self.required)} and optionally "
-                    f"{', '.join(OPTIONAL)}"
-                )
-            if absent := [name for name in self.required if name not in names]:
-                raise BadInput(f"{path}: array {absent[0]!r} is missing; {a_kind} needs {', '.join(self.required)}")
-            return {name: _read_array(archive, name, path) for name in names}
-
-    def write(self, path: str | Path, data: LabelledSet) -> None:
-        """Write ``data`` as ``read`` reads it."""
-        arrays: dict[str, NDArray] = {
-            f"train_{self.inputs}": data.train_x,
-            "train_y": data.train_y,
-            f"test_{self.inputs}": data.test_x,
-            "test_y": data.test_y,
-            "class_names": np.asarray(data.class_names),
-        }
-        for name in ("superclass", "ids"):
-            if (value := getattr(data, name)) is not None:
-                arrays[name] = value
-        np.savez(path, allow_pickle=False, **arrays)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,11 +27,16 @@ class LabelledSet(ABC):
     Attributes:
         train_x: (N, ...) one row per example; what a row may be is the subclass's to say.
         train_y: (N,) int64 fine labels in 0..C-1; each class occurs.
-        superclass: (C,) int64, or None where the data set has none.
+        superclass: (C,) int64, or None if the data set has none.
         ids: (N,) integers or strings, unique, or None: then the row number is the id.
     """
 
-    FORMAT: ClassVar[FileFormat]
+    KIND: ClassVar[str]
+    """What a file of it is called."""
+    ROWS: ClassVar[str]
+    """What a file calls the rows: ``train_ROWS`` and ``test_ROWS``."""
+    WRITER: ClassVar[str]
+    """The function that writes such a file."""
 
     name: str
     train_x: NDArray[Any]
@@ -88,9 +48,9 @@ class LabelledSet(ABC):
     ids: NDArray | None = None
 
     def __post_init__(self) -> None:
-        for part in ("train", "test"):
+        for part in PARTS:
             x, y = getattr(self, f"{part}_x"), getattr(self, f"{part}_y")
-            self._check_rows(f"{self.name}: {part}_{self.FORMAT.inputs}", x)
+            self._check_rows(f"{self.name}: {part}_{self.ROWS}", x)
             _check_labels(f"{self.name}: {part}_y", y, len(x), len(self.class_names))
         self._check_parts_match()
         counts = np.bincount(self.train_y, minlength=self.n_fine)
@@ -103,6 +63,64 @@ class LabelledSet(ABC):
             self._check_superclass(self.superclass)
         if self.ids is not None:
             self._check_ids(self.ids)
+
+    @classmethod
+    def from_arrays(cls, name: str, arrays: Mapping[str, NDArray], source: str, **more: Any) -> Self:
+        """Build a set from arrays named as its attributes; labels may have any integer dtype.
+
+        Without ``class_names`` the classes are called by their numbers.
+
+        Args:
+            source: where the arrays come from, for messages.
+            more: attributes that are no arrays.
+        """
+        train_y, test_y = (_as_labels(f"{source}: {part}", arrays[part]) for part in ("train_y", "test_y"))
+        superclass = arrays.get("superclass")
+        if "class_names" in arrays:
+            given = arrays["class_names"]
+            if given.ndim != 1 or given.dtype.kind != "U":
+                raise BadInput(
+                    f"{source}: class_names has shape {given.shape}, dtype {given.dtype}; it is a list of strings"
+                )
+            class_names = tuple(str(name) for name in given)
+        else:
+            largest = int(train_y.max()) if train_y.size else -1
+            n_classes = len(superclass) if superclass is not None and superclass.ndim == 1 else largest + 1
+            class_names = tuple(str(c) for c in range(n_classes))
+        return cls(
+            name=name,
+            train_x=arrays["train_x"],
+            train_y=train_y,
+            test_x=arrays["test_x"],
+            test_y=test_y,
+            class_names=class_names,
+            superclass=None if superclass is None else _as_labels(f"{source}: superclass", superclass),
+            ids=arrays.get("ids"),
+            **more,
+        )
+
+    @classmethod
+    def read_arrays(cls, path: Path) -> dict[str, NDArray]:
+        """The arrays of a file, named as ``from_arrays`` wants them. Nothing is unpickled."""
+        required = (f"train_{cls.ROWS}", "train_y", f"test_{cls.ROWS}", "test_y")
+        arrays = read_npz(path, cls.KIND, required, OPTIONAL, writer=f"numpy.savez or {cls.WRITER}")
+        for part in PARTS:
+            arrays[f"{part}_x"] = arrays.pop(f"{part}_{cls.ROWS}")
+        return arrays
+
+    def write(self, path: str | Path) -> None:
+        """Write the file that ``read_arrays`` reads."""
+        arrays: dict[str, NDArray] = {
+            f"train_{self.ROWS}": self.train_x,
+            "train_y": self.train_y,
+            f"test_{self.ROWS}": self.test_x,
+            "test_y": self.test_y,
+            "class_names": np.asarray(self.class_names),
+        }
+        for name in ("superclass", "ids"):
+            if (value := getattr(self, name)) is not None:
+                arrays[name] = value
+        np.savez(path, allow_pickle=False, **arrays)
 
     @abstractmethod
     def _check_rows(self, what: str, x: NDArray) -> None:
@@ -163,36 +181,6 @@ class LabelledSet(ABC):
         return self.superclass
 
 
-@dataclass(frozen=True, eq=False)
-class Labels:
-    """The label side of a set, read from plain arrays."""
-
-    train_y: NDArray[np.int64]
-    test_y: NDArray[np.int64]
-    class_names: tuple[str, ...]
-    superclass: NDArray[np.int64] | None
-
-
-def labels_from_arrays(arrays: dict[str, NDArray], source: str) -> Labels:
-    """Labels of any integer dtype; without ``class_names`` the classes are called by their numbers."""
-    train_y, test_y = (_as_labels(f"{source}: {part}", arrays[part]) for part in ("train_y", "test_y"))
-    superclass = arrays.get("superclass")
-    class_names = arrays.get("class_names")
-    if class_names is not None:
-        if class_names.ndim != 1 or class_names.dtype.kind != "U":
-            raise BadInput(
-                f"{source}: class_names has shape {class_names.shape}, dtype {class_names.dtype}; it is a list of strings"
-            )
-        names = tuple(str(c) for c in class_names)
-    else:
-        largest = int(train_y.max()) if train_y.size else -1
-        n_classes = len(superclass) if superclass is not None and superclass.ndim == 1 else largest + 1
-        names = tuple(str(c) for c in range(n_classes))
-    return Labels(
-        train_y, test_y, names, None if superclass is None else _as_labels(f"{source}: superclass", superclass)
-    )
-
-
 def named_by(stem: str) -> tuple[str, str]:
     """(data set, backbone): ``cifar10_r50`` is CIFAR-10 seen by r50, and any other name a data set of its own."""
     dataset, _, backbone = stem.partition("_")
@@ -209,22 +197,6 @@ def fingerprint(data: LabelledSet) -> str:
             digest.update(np.ascontiguousarray(value).data)
     digest.update("\0".join(data.class_names).encode())
     return digest.hexdigest()
-
-
-def _read_array(archive: np.lib.npyio.NpzFile, name: str, path: Path) -> NDArray:
-    try:
-        array = archive[name]
-    except ValueError as error:
-        if "allow_pickle" not in str(error):
-            raise BadInput(f"{path}: array {name!r} cannot be read ({error})") from error
-        raise BadInput(
-            f"{path}: array {name!r} is pickled (dtype object) and is not loaded; save it as plain numbers or strings"
-        ) from error
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise BadInput(f"{path}: array {name!r} is damaged ({error}); write the file again") from error
-    if not isinstance(array, np.ndarray):  # numpy gives the bytes of a member that is no .npy
-        raise BadInput(f"{path}: {name!r} is not a numpy array; write the file with numpy.savez")
-    return array
 
 
 def _as_labels(what: str, values: NDArray) -> NDArray[np.int64]:

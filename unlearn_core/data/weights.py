@@ -1,4 +1,7 @@
-"""Weights of published models: which model a name means, where its file lies, what is in it: tensors only."""
+"""Weights: which published model a name means, where its file lies, and how any weights file is read: tensors only.
+
+Importing this loads no torch, so that plans are made without it.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,24 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-import torch
+from unlearn_core.errors import BadInput, first_line
 
-from unlearn_core.errors import BadInput
+if TYPE_CHECKING:
+    import torch
 
 Library = Literal["timm", "torchvision"]
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
 HUB_FILE = "model.safetensors"
 CONNECT_SECONDS = 5.0
+WRAPPERS = ("state_dict", "model")
+"""Entries of a training checkpoint that may hold the weights."""
+PARALLEL = "module."
+"""What ``DataParallel`` puts before every name."""
 TENSORS_ONLY = "save it again with torch.save(model.state_dict(), FILE) or as safetensors"
 
 
@@ -84,6 +92,13 @@ def timm_config(model: str) -> Any:
     return config
 
 
+def torchvision_weights(model: str) -> Any:
+    """The weights that torchvision publishes for a model: an entry of its ``WeightsEnum``."""
+    from torchvision.models import get_model_weights
+
+    return get_model_weights(model)["DEFAULT"]
+
+
 def find_weights(name: str, given: Path | None, data_root: Path, download: bool) -> Path:
     """The weights file of a named backbone: the one given, else the one under ``data_root``, fetched there if asked."""
     if given is not None:
@@ -102,15 +117,42 @@ def find_weights(name: str, given: Path | None, data_root: Path, download: bool)
     try:
         state = _download(published, source)
     except _network_errors() as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error) or type(error).__name__
         raise BadInput(f"the download of the weights for {name} failed ({reason}); {by_hand}") from error
     place = folder / f"{published.model}.safetensors"
-    _save(state, place)
+    _store(state, place)
     return place
 
 
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """The weights of a file, and what surrounded them there.
+
+    Attributes:
+        state: by the network's own names.
+        wrapper: the entry that held the weights, or None.
+        prefix: what ``DataParallel`` put before each name, or nothing.
+        dropped: entries beside the weights. They are never written: an optimiser's state has seen the data.
+    """
+
+    state: dict[str, torch.Tensor]
+    wrapper: str | None
+    prefix: str
+    dropped: tuple[str, ...]
+
+
 def load_weights(path: Path) -> dict[str, torch.Tensor]:
-    """The named tensors of a safetensors file or a PyTorch state dict, also one level down or with a ``module.`` prefix."""
+    """The named tensors of a safetensors file or a PyTorch state dict, by the network's own names."""
+    return read_checkpoint(path).state
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a safetensors file or a PyTorch state dict, also one level down or with a ``module.`` prefix.
+
+    A pickle of anything but tensors is refused, and never run.
+    """
+    import torch
+
     if not path.is_file():
         raise BadInput(f"no weights at {path}; give a .safetensors file or a state dict (.pth)")
     with path.open("rb") as file:
@@ -121,15 +163,19 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
         state = _read_state_dict(path)
     else:
         raise BadInput(f"{path} is neither safetensors nor a PyTorch state dict; {TENSORS_ONLY}")
+    wrapper, dropped = None, ()
     if isinstance(state, Mapping):
-        state = next((state[w] for w in ("state_dict", "model") if isinstance(state.get(w), Mapping)), state)
+        wrapper = next((name for name in WRAPPERS if isinstance(state.get(name), Mapping)), None)
+    if wrapper is not None:
+        dropped = tuple(str(name) for name in state if name != wrapper)
+        state = state[wrapper]
     if not isinstance(state, Mapping) or not state:
         raise BadInput(f"{path} holds no named tensors but a {type(state).__name__}; {TENSORS_ONLY}")
     for key, value in state.items():
         if not isinstance(key, str) or not isinstance(value, torch.Tensor):
             raise BadInput(f"{path}: entry {key!r} has type {type(value).__name__}, not Tensor; {TENSORS_ONLY}")
-    wrapped_by_parallel = all(key.startswith("module.") for key in state)
-    return {key.removeprefix("module.") if wrapped_by_parallel else key: value for key, value in state.items()}
+    prefix = PARALLEL if all(key.startswith(PARALLEL) for key in state) else ""
+    return Checkpoint({key.removeprefix(prefix): value for key, value in state.items()}, wrapper, prefix, dropped)
 
 
 def is_safetensors(path: Path) -> bool:
@@ -147,7 +193,16 @@ def weights_fingerprint(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _read_safetensors(path: Path) -> object:
+def save_safetensors(path: Path, state: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Write named tensors."""
+    from safetensors.torch import save_file
+
+    # safetensors refuses tensors that share memory or have gaps
+    tensors = {name: tensor.contiguous().clone() for name, tensor in state.items()}
+    save_file(tensors, path, metadata=dict(metadata) if metadata else None)
+
+
+def _read_safetensors(path: Path) -> Any:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -157,16 +212,17 @@ def _read_safetensors(path: Path) -> object:
         raise BadInput(f"{path} is not a whole safetensors file ({error}); fetch or write it again") from error
 
 
-def _read_state_dict(path: Path) -> object:
+def _read_state_dict(path: Path) -> Any:
+    import torch
+
     try:
         with warnings.catch_warnings(action="ignore"):  # of odd pickles and TorchScript archives, which it then refuses
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise BadInput(f"{path} holds pickled objects, which are not loaded; {TENSORS_ONLY}") from error
     except Exception as error:  # the byte code of a damaged file ends in almost any exception
-        reason = (str(error).splitlines() or [""])[0]
         raise BadInput(
-            f"{path} is a damaged state dict ({type(error).__name__}: {reason}); fetch or write it again"
+            f"{path} is a damaged state dict ({type(error).__name__}: {first_line(error)}); fetch or write it again"
         ) from error
 
 
@@ -185,9 +241,7 @@ class _Source:
 
 def _source(published: PublishedModel) -> _Source:
     if published.library == "torchvision":
-        from torchvision.models import get_model_weights
-
-        return _Source(get_model_weights(published.model)["DEFAULT"].url)
+        return _Source(torchvision_weights(published.model).url)
     from huggingface_hub import hf_hub_url
 
     config = timm_config(published.model)
@@ -200,10 +254,7 @@ def _source(published: PublishedModel) -> _Source:
 
 def _download(published: PublishedModel, source: _Source) -> dict[str, torch.Tensor]:
     """The weights as the library itself fetches and loads them."""
-    if source.repository is None:
-        _reach(source)
-    else:
-        _reach_hub(source, source.repository)
+    _reach(source)
     if published.library == "torchvision":
         from torchvision.models import get_model
 
@@ -214,25 +265,26 @@ def _download(published: PublishedModel, source: _Source) -> dict[str, torch.Ten
 
 
 def _reach(source: _Source) -> None:
-    """Fail in seconds behind a silent firewall, where torch.hub would wait without limit."""
-    if (Path(torch.hub.get_dir()) / "checkpoints" / source.file).is_file():
+    """Fail in seconds without a network: torch.hub would wait without limit, the Hugging Face client most of a minute.
+
+    An answer of any kind is enough here, for the download itself will say what is wrong.
+    """
+    if source.repository is None:
+        import torch
+
+        if (Path(torch.hub.get_dir()) / "checkpoints" / source.file).is_file():
+            return
+        try:
+            urlopen(Request(source.url, method="HEAD"), timeout=CONNECT_SECONDS).close()
+        except HTTPError as answer:
+            answer.close()
         return
-    try:
-        urlopen(Request(source.url, method="HEAD"), timeout=CONNECT_SECONDS).close()
-    except HTTPError as answer:  # somebody is there, and the download itself will say what is wrong
-        answer.close()
-
-
-def _reach_hub(source: _Source, repository: str) -> None:
-    """Fail in seconds without a network, where the hub's own download would try again for most of a minute."""
     from huggingface_hub import get_hf_file_metadata, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError
 
-    if isinstance(try_to_load_from_cache(repository, source.file), str):
-        return
-    # as above
-    with contextlib.suppress(HfHubHTTPError):
-        get_hf_file_metadata(source.url, timeout=CONNECT_SECONDS)
+    if not isinstance(try_to_load_from_cache(source.repository, source.file), str):
+        with contextlib.suppress(HfHubHTTPError):
+            get_hf_file_metadata(source.url, timeout=CONNECT_SECONDS)
 
 
 def _network_errors() -> tuple[type[Exception], ...]:
@@ -241,17 +293,15 @@ def _network_errors() -> tuple[type[Exception], ...]:
     return (OSError, HTTPException, *[client.HTTPError for client in clients])
 
 
-def _save(state: Mapping[str, torch.Tensor], place: Path) -> None:
+def _store(state: Mapping[str, torch.Tensor], place: Path) -> None:
     """Write under another name first: the place holds a whole file or none."""
     from safetensors import SafetensorError
-    from safetensors.torch import save_file
 
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=".download-") as unfinished:
             written = Path(unfinished, place.name)
-            # safetensors refuses tensors that share memory or have gaps
-            save_file({key: value.contiguous().clone() for key, value in state.items()}, written)
+            save_safetensors(written, state)
             written.replace(place)
     except (OSError, SafetensorError) as error:
         raise BadInput(f"cannot write {place} ({error}); make room or name another folder with --data-root") from error

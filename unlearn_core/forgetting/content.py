@@ -14,13 +14,11 @@ from typing import Any
 import numpy as np
 
 from unlearn_core.audit.stein import ALPHAS, min_queries
-from unlearn_core.forgetting.certificate import Certificate
-from unlearn_core.forgetting.finalise import Finalised
-from unlearn_core.forgetting.hashing import arrays_sha256
-from unlearn_core.forgetting.ledger import NewRows
-from unlearn_core.forgetting.measure import Measured
-from unlearn_core.forgetting.plan import Plan, Target, Weighed
-from unlearn_core.forgetting.subject import state_sha256
+from unlearn_core.finalize import Finalized
+from unlearn_core.forgetting.certificate import Certificate, arrays_sha256, state_sha256
+from unlearn_core.forgetting.measure import Measured, Posteriors, Retrained
+from unlearn_core.forgetting.plan import Plan, Weighed
+from unlearn_core.forgetting.request import NewRows
 from unlearn_core.nets.stack import NetworkStack
 
 UNLEARNED = "unlearned"
@@ -48,35 +46,32 @@ NOTHING_DONE = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Described:
-    """What the caller knows of a request and the core does not."""
+    """What the certificate says of a request beside its numbers.
+
+    Attributes:
+        model: such as ``mlp1``, the address of a factory, or a black box.
+    """
 
     model: str
-    """Such as ``mlp1``, the address of a factory, or a black box."""
-    n_asked: int
-    """Records that this request names, each once."""
-    n_repeated: int
-    n_already_forgotten: int
+    rows: NewRows
     class_names: Sequence[str] = ()
-
-    @staticmethod
-    def of(rows: NewRows, model: str, class_names: Sequence[str] = ()) -> Described:
-        return Described(model, len(rows.asked.rows), len(rows.asked.repeated), len(rows.already), class_names)
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """A plan carried out. ``finalised`` is None where there was nothing to unlearn."""
+    """A plan carried out. ``finalized`` is None if there was nothing to unlearn."""
 
     plan: Plan
     start: str
-    finalised: Finalised | None
-    posteriors: Target
+    finalized: Finalized | None
+    posteriors: Posteriors
     """What the model says now, or with finalizer ``none`` the logit processor."""
     measured: Measured
     net: NetworkStack | None
-    """The unlearned network; None where the network was left as it is."""
+    """The unlearned network; None if the network was left as it is."""
+    retrained: Retrained | None = None
 
     @property
     def unlearned(self) -> bool:
@@ -85,7 +80,7 @@ class Outcome:
     @property
     def processed(self) -> bool:
         """Whether a logit processor does the unlearning, around the base."""
-        return self.finalised is not None and self.plan.settings.finalizer == "none"
+        return self.finalized is not None and self.plan.settings.finalizer == "none"
 
     def deployed(self, last: NetworkStack | None) -> NetworkStack | None:
         """The network to use from now on: the unlearned one, the base within a processor, or the one that was in use.
@@ -99,12 +94,10 @@ class Outcome:
 
     @property
     def reason(self) -> str:
-        return self.plan.choice.reason if self.unlearned or self.finalised is None else self.finalised.ended
+        return self.plan.choice.reason if self.unlearned or self.finalized is None else self.finalized.ended
 
 
-def make_certificate(
-    outcome: Outcome, described: Described, retrain: dict[str, Any] | None, history: Sequence[dict[str, Any]]
-) -> Certificate:
+def make_certificate(outcome: Outcome, described: Described, history: Sequence[dict[str, Any]]) -> Certificate:
     """All that is known of a request, files aside."""
     plan = outcome.plan
     return Certificate.of(
@@ -121,7 +114,7 @@ def make_certificate(
             "divergence": _divergence(outcome),
             "accuracy": {when: dataclasses.asdict(getattr(outcome.measured, when)) for when in ("before", "after")},
             "stein": stein_range(plan.n_forget),
-            "retrain": retrain,
+            "retrain": None if outcome.retrained is None else outcome.retrained.entry(plan.n_forget),
             "history": list(history),
             "not_guaranteed": [*(() if outcome.unlearned else (NOTHING_DONE,)), *NOT_GUARANTEED],
             "files": [],
@@ -186,9 +179,9 @@ def _data(plan: Plan) -> dict[str, Any]:
 def _request(plan: Plan, described: Described) -> dict[str, Any]:
     return {
         "rows_sha256": arrays_sha256({"rows": np.flatnonzero(plan.forget)}),
-        "n_asked": described.n_asked,
-        "n_repeated": described.n_repeated,
-        "n_already_forgotten": described.n_already_forgotten,
+        "n_asked": len(described.rows.asked.rows),
+        "n_repeated": len(described.rows.asked.repeated),
+        "n_already_forgotten": len(described.rows.already),
         "n_forget": plan.n_forget,
         "n_retain": len(plan.forget) - plan.n_forget,
     }
@@ -196,8 +189,8 @@ def _request(plan: Plan, described: Described) -> dict[str, Any]:
 
 def _classes(plan: Plan, described: Described) -> list[dict[str, Any]]:
     subject = plan.subject
-    total = np.bincount(subject.train.labels, minlength=subject.n_classes)
-    forget = np.bincount(subject.train.labels[plan.forget], minlength=subject.n_classes)
+    total = np.bincount(subject.labels, minlength=subject.n_classes)
+    forget = np.bincount(subject.labels[plan.forget], minlength=subject.n_classes)
     retain = total - forget
     names = described.class_names or [str(c) for c in range(subject.n_classes)]
     return [
@@ -221,13 +214,13 @@ def _proxy(plan: Plan) -> dict[str, Any]:
         "why": plan.choice.reason,
         "ridge": settings.ridge,
         "shrinkage": settings.shrinkage,
-        "cap": None if chosen is None else settings.cap_of(chosen.proxy.method),
+        "cap": None if chosen is None else settings.cap_of(chosen.target.method),
         "eta_max": None if chosen is None else chosen.search.eta_max,
         "eta_reason": None if chosen is None else chosen.search.reason,
         "admissible": None if chosen is None else chosen.search.admissible,
         "kl_net_proxy_before": None if chosen is None else chosen.kl_before,
         "kl_net_proxy_after": None if chosen is None else chosen.kl_after,
-        "h_curve": plan.h_curve(),
+        "h_curve": [] if chosen is None else chosen.target.h_curve(),
         "candidates": [_candidate(weighed) for weighed in plan.weighed],
         "unusable": [dataclasses.asdict(unusable) for unusable in plan.unusable],
     }
@@ -235,7 +228,7 @@ def _proxy(plan: Plan) -> dict[str, Any]:
 
 def _candidate(weighed: Weighed) -> dict[str, Any]:
     return {
-        "method": weighed.proxy.method,
+        "method": weighed.target.method,
         "admissible": weighed.search.admissible,
         "eta_max": weighed.search.eta_max,
         "reason": weighed.search.reason,
@@ -246,7 +239,7 @@ def _candidate(weighed: Weighed) -> dict[str, Any]:
 
 
 def _finalizer(outcome: Outcome) -> dict[str, Any]:
-    settings, done = outcome.plan.settings, outcome.finalised
+    settings, done = outcome.plan.settings, outcome.finalized
     entry: dict[str, Any] = {"name": settings.finalizer}
     if done is None:
         return entry
@@ -262,7 +255,7 @@ def _finalizer(outcome: Outcome) -> dict[str, Any]:
 
 
 def _divergence(outcome: Outcome) -> dict[str, Any]:
-    planned = outcome.plan.change()
+    planned = outcome.measured.planned
     return {
         "unit": "nats",
         "base_to_unlearned": dataclasses.asdict(outcome.measured.from_base),

@@ -1,7 +1,7 @@
 """Earlier requests on one model: what was forgotten, the statistics without it, the base and the last model.
 
-A folder of ``ledger.json`` and the files that it names. That file is replaced last and in one step, so that an interrupted
-request leaves the ledger as it was.
+It is a folder with ``ledger.json`` and the files that it names. ``ledger.json`` is replaced last and in one step, so that an
+interrupted request leaves the ledger as it was.
 
 A ledger holds the base model and statistics of the forgotten rows (of a single one, the row itself): keep it as safe as the
 training data.
@@ -15,17 +15,20 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
+from unlearn_core.data.weights import save_safetensors
 from unlearn_core.errors import BadInput
-from unlearn_core.forgetting.request import RecordList, Requested, find_rows
-from unlearn_core.forgetting.statistics import Statistics
-from unlearn_core.forgetting.subject import Subject, state_sha256
-from unlearn_core.nets.stack import State
+from unlearn_core.forgetting.certificate import state_sha256
+from unlearn_core.proxies.statistics import Moments
+
+if TYPE_CHECKING:
+    import torch
+
+    from unlearn_core.forgetting.subject import Subject
+    from unlearn_core.nets.stack import State
 
 FILE_NAME = "ledger.json"
 FORMAT = "unlearn-ledger"
@@ -34,7 +37,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Identity:
-    """What a ledger belongs to, as hashes of contents; ``features`` says what proxies see."""
+    """What a ledger belongs to: hashes of the base model and of the data, and what proxies see."""
 
     base: str
     data: str
@@ -47,7 +50,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Entry:
-    """One request as the ledger and every later certificate remember it."""
+    """One request, as the ledger and every later certificate list it."""
 
     number: int
     time: str
@@ -59,14 +62,14 @@ class Entry:
     eta_max: float | None
     finalizer: str
     model_sha256: str | None
-    """Content of the model that the request left; None for a black box."""
+    """Hash of the model that the request left; None for a black box."""
     certificate: str
     """The digest of its certificate."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ledger:
-    """A ledger as it stands; ``identity`` is None where it does not exist yet."""
+    """The state of a ledger; ``identity`` is None if it does not exist yet."""
 
     folder: Path
     identity: Identity | None = None
@@ -77,14 +80,14 @@ class Ledger:
 
     @staticmethod
     def open(folder: Path) -> Ledger:
-        """The ledger in a folder, or a new one where the folder is empty or missing."""
+        """The ledger in a folder, or a new one if the folder is empty or missing."""
         path = folder / FILE_NAME
-        if not path.is_file():
-            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-                raise BadInput(f"{folder} is no ledger and is not empty; name a ledger's folder or a new one")
-            check_writable(folder, "the ledger")
-            return Ledger(folder)
+        exists = path.is_file()
+        if not exists and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise BadInput(f"{folder} is no ledger and is not empty; name a ledger's folder or a new one")
         check_writable(folder, "the ledger")
+        if not exists:
+            return Ledger(folder)
         try:
             known = json.loads(path.read_text())
             if (known["format"], known["version"]) != (FORMAT, VERSION):
@@ -110,13 +113,11 @@ class Ledger:
         """Refuse a network that is neither the base nor what the last request left."""
         if self.identity is None:
             return
-        last = self.entries[-1].model_sha256
-        if state_sha256(given) not in (self.identity.base, last):
+        last, found = self.entries[-1], state_sha256(given)
+        if found not in (self.identity.base, last.model_sha256):
             raise BadInput(
-                f"the ledger {self.folder} is for another model: neither its base ({self.identity.base[:12]}) nor "
-                "what request "
-                f"{self.entries[-1].number} left is the one given ({state_sha256(given)[:12]}); give one of the two "
-                "or a new ledger"
+                f"the ledger {self.folder} is for another model: the one given ({found[:12]}) is neither its base "
+                f"({self.identity.base[:12]}) nor what request {last.number} left; give one of the two, or a new ledger"
             )
 
     def check(self, identity: Identity) -> None:
@@ -130,17 +131,23 @@ class Ledger:
         ):
             if ours != theirs:
                 raise BadInput(
-                    f"the ledger {self.folder} is for {what} ({ours[:40]}, now {theirs[:40]}); give the same as in "
-                    "its first "
-                    "request, or a new ledger"
+                    f"the ledger {self.folder} is for {what} ({ours[:40]}, now {theirs[:40]}); give the same as in its "
+                    "first request, or a new ledger"
                 )
 
-    def statistics(self, subject: Subject) -> Statistics:
-        """Of D and of what was forgotten so far."""
+    def moments(self) -> tuple[Moments | None, Moments | None]:
+        """Of all training rows, and of those that were forgotten so far; None before the first request."""
         if self.files is None:
-            return Statistics.of(subject.train.features, subject.train.labels, subject.n_classes)
+            return None, None
         with np.load(self.folder / self.files["statistics"], allow_pickle=False) as archive:
-            return Statistics.from_arrays({name: archive[name] for name in archive.files})
+            arrays = {name: archive[name] for name in archive.files}
+
+        def of(part: str) -> Moments:
+            return Moments(
+                **{name.removeprefix(part): value for name, value in arrays.items() if name.startswith(part)}
+            )
+
+        return of("total_"), of("forgotten_")
 
     def history(self) -> list[dict[str, Any]]:
         return [vars(entry) for entry in self.entries]
@@ -150,20 +157,22 @@ class Ledger:
         identity: Identity,
         entry: Entry,
         rows: Sequence[int],
-        statistics: Statistics,
+        moments: tuple[Moments, Moments],
         base: State | None,
         last: State | None,
     ) -> Ledger:
-        """The ledger with one more request, on disk as well.
+        """Add a request, on disk; returns the new state.
 
         Args:
-            rows: all that are forgotten now.
-            statistics: without them.
+            rows: all rows that are forgotten now.
+            moments: of all training rows, and of the forgotten ones.
             base, last: weights; None for a black box.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         files = {"statistics": f"statistics-{entry.number:04d}.npz"}
-        np.savez(self.folder / files["statistics"], allow_pickle=False, **statistics.arrays())
+        parts = zip(("total", "forgotten"), moments, strict=True)
+        arrays = {f"{part}_{name}": value for part, values in parts for name, value in vars(values).items()}
+        np.savez(self.folder / files["statistics"], allow_pickle=False, **arrays)
         for role, state in (("base", base), ("last", last)):
             if state is None:
                 continue
@@ -171,7 +180,7 @@ class Ledger:
                 files[role] = self.files[role]
                 continue
             files[role] = f"{role}-{entry.number:04d}.safetensors"
-            _save(self.folder / files[role], state)
+            save_safetensors(self.folder / files[role], state)
         document = {
             "format": FORMAT,
             "version": VERSION,
@@ -196,7 +205,7 @@ class Ledger:
 
 
 def check_writable(folder: Path, what: str) -> Path:
-    """The folder, or the nearest above it that exists, once a file was made in it: refused before any work is done."""
+    """Refuse, before any work is done, a folder in which no file can be made; returns it or its nearest existing parent."""
     place = folder.absolute()
     while not place.exists():
         place = place.parent
@@ -205,34 +214,3 @@ def check_writable(folder: Path, what: str) -> Path:
     except OSError as error:
         raise BadInput(f"cannot write {what} to {folder} ({error.strerror or error}); name another folder") from error
     return place
-
-
-@dataclass(frozen=True, eq=False)
-class NewRows:
-    """What a request adds to what was forgotten before."""
-
-    asked: Requested
-    new: NDArray[np.int64]
-    already: NDArray[np.int64]
-    """Asked for again: named, and counted once."""
-    mask: NDArray[np.bool_]
-    """(N,) all that is forgotten now."""
-
-
-def new_rows(request: RecordList, n_rows: int, ids: NDArray | None, forgotten: Sequence[int]) -> NewRows:
-    """Which rows a request means, and which of them are new."""
-    asked = find_rows(request, n_rows, ids)
-    mask = np.zeros(n_rows, dtype=bool)
-    mask[list(forgotten)] = True
-    already = asked.rows[mask[asked.rows]]
-    new = asked.rows[~mask[asked.rows]]
-    mask[asked.rows] = True
-    if mask.all():
-        raise BadInput(f"{request.source} and earlier requests forget all {n_rows} rows; delete the model instead")
-    return NewRows(asked, new, already, mask)
-
-
-def _save(path: Path, state: State) -> None:
-    from safetensors.torch import save_file
-
-    save_file({name: tensor.contiguous().clone() for name, tensor in state.items()}, path)

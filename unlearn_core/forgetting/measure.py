@@ -1,18 +1,48 @@
-"""What a request did, in numbers that need no retrain."""
+"""What a request did, in numbers: those that need no retrain, and the distance from retrains if some are made."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unlearn_core.audit.divergence import log_probabilities
-from unlearn_core.forgetting.plan import Change, Plan, Target, base_posteriors
+from unlearn_core.audit.divergence import log_probabilities, mean_kl
+from unlearn_core.audit.stein import stein_block
+from unlearn_core.errors import BadInput
+from unlearn_core.forgetting.plan import Plan
+from unlearn_core.forgetting.subject import Subject
+from unlearn_core.nets.make import Blueprint
 from unlearn_core.nets.stack import NetworkStack
+from unlearn_core.recipes import Optimization, Visit, training_recipe
+from unlearn_core.seeding import derive_seed
+from unlearn_core.training import Member, train
 
 Array = NDArray[np.float64]
+
+KL_ROUNDING = 1e-15  # of two equal models it may be rounded to this, and to just below zero
+
+
+@dataclass(frozen=True, eq=False)
+class Posteriors:
+    """What a model says: (N, C) log probabilities on the training rows and on the held-out ones."""
+
+    train: Array
+    heldout: Array | None
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """KL in nats on forgotten, retained and held-out rows, KL(p||q) of what the context names."""
+
+    forget: float
+    retain: float
+    heldout: float | None
 
 
 @dataclass(frozen=True)
@@ -33,44 +63,168 @@ class Measured:
     from_base: Change
     """KL(base||unlearned)."""
     from_target: Change
-    """KL(target||unlearned): what the finaliser left undone."""
+    """KL(target||unlearned): what the finalizer left undone."""
+    planned: Change | None
+    """KL(base||target): how much the request should change what the model says; None if it changes nothing."""
 
     @property
     def drop(self) -> float:
-        """Retained accuracy that was lost, in points of a hundred; negative where it rose."""
+        """Retained accuracy that was lost, in points of a hundred; negative if it rose."""
         return 100 * (self.before.retained - self.after.retained)
 
 
-def network_posteriors(plan: Plan, net: NetworkStack) -> Target:
-    """What a network says on the rows of a plan."""
+def base_posteriors(subject: Subject) -> Posteriors:
+    return Posteriors(subject.train.log_base, None if subject.heldout is None else subject.heldout.log_base)
+
+
+def network_posteriors(subject: Subject, net: NetworkStack) -> Posteriors:
+    def says(inputs: torch.Tensor) -> Array:
+        return log_probabilities(net.logits(0, inputs).cpu().numpy())
+
+    heldout = subject.problem.heldout
+    return Posteriors(says(subject.problem.train.inputs), None if heldout is None else says(heldout.inputs))
+
+
+def target_posteriors(plan: Plan) -> Posteriors:
+    """The target's; the base's own if there is nothing to unlearn."""
+    if plan.target is None:
+        return base_posteriors(plan.subject)
     heldout = plan.subject.heldout
-    on_heldout = None if heldout is None else _log_posteriors(net, heldout.inputs)
-    return Target(_log_posteriors(net, plan.subject.train.inputs), on_heldout)
+    return Posteriors(plan.target.log_target, None if heldout is None else plan.target.on(heldout))
 
 
-def measure(plan: Plan, unlearned: Target) -> Measured:
-    base = base_posteriors(plan.subject)
+def divergence(plan: Plan, p: Posteriors, q: Posteriors) -> Change:
+    """KL(p||q) of two models on the three kinds of rows."""
+
+    def kl(log_p: Array, log_q: Array) -> float:
+        value = mean_kl(log_p, log_q)
+        return 0.0 if abs(value) <= KL_ROUNDING else value
+
+    forget, retain = (kl(p.train[rows], q.train[rows]) for rows in (plan.forget, ~plan.forget))
+    return Change(forget, retain, None if p.heldout is None or q.heldout is None else kl(p.heldout, q.heldout))
+
+
+def planned_change(plan: Plan) -> Change | None:
+    if plan.target is None:
+        return None
+    return divergence(plan, base_posteriors(plan.subject), target_posteriors(plan))
+
+
+def measure(plan: Plan, unlearned: Posteriors) -> Measured:
+    base, target = base_posteriors(plan.subject), target_posteriors(plan)
     return Measured(
-        before=accuracy(plan, base),
-        after=accuracy(plan, unlearned),
-        from_base=plan.divergence(base, unlearned),
-        from_target=plan.divergence(plan.target or base, unlearned),
+        before=_accuracy(plan, base),
+        after=_accuracy(plan, unlearned),
+        from_base=divergence(plan, base, unlearned),
+        from_target=divergence(plan, target, unlearned),
+        planned=None if plan.target is None else divergence(plan, base, target),
     )
 
 
-def accuracy(plan: Plan, model: Target) -> Accuracy:
-    right = model.train.argmax(axis=1) == plan.subject.train.labels
-    heldout = plan.subject.heldout
-    return Accuracy(
-        retained=float(right[~plan.forget].mean()),
-        forgotten=float(right[plan.forget].mean()),
-        heldout=None
-        if heldout is None or model.heldout is None
-        else float((model.heldout.argmax(axis=1) == heldout.labels).mean()),
-    )
+def _accuracy(plan: Plan, model: Posteriors) -> Accuracy:
+    right = model.train.argmax(axis=1) == plan.subject.labels
+    heldout = plan.subject.problem.heldout
+    on_heldout = None
+    if heldout is not None and model.heldout is not None:
+        on_heldout = float((model.heldout.argmax(axis=1) == heldout.labels).mean())
+    return Accuracy(float(right[~plan.forget].mean()), float(right[plan.forget].mean()), on_heldout)
 
 
-def _log_posteriors(net: NetworkStack, inputs: torch.Tensor | None) -> Array:
-    if inputs is None:
-        raise ValueError("a network needs inputs")
-    return log_probabilities(net.logits(0, inputs).cpu().numpy())
+@dataclass(frozen=True)
+class RetrainSettings:
+    """``pairs`` retrains, each with a second one for the floor. None: the architecture's own."""
+
+    pairs: int = 1
+    epochs: int | None = None
+    lr: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.pairs < 1:
+            raise BadInput(f"{self.pairs} retrains are no check; ask for at least 1")
+        if self.epochs is not None and self.epochs < 1:
+            raise BadInput(f"{self.epochs} epochs train nothing; ask for at least 1")
+        if self.lr is not None and not (math.isfinite(self.lr) and self.lr > 0):
+            raise BadInput(f"learning rate {self.lr} of the retrain must be positive")
+
+
+@dataclass(frozen=True, eq=False)
+class RetrainCheck:
+    """One retrain and its floor. KL(retrain||model), in nats; ``bound`` holds the terms of prop:tight-bound on D."""
+
+    seed: int
+    base: Change
+    target: Change
+    unlearned: Change
+    floor: Change
+    bound: dict[str, float] | None
+    seconds: float
+
+    def entry(self, n_forget: int) -> dict[str, Any]:
+        """As a certificate holds it, with Stein's bound for the measured divergences."""
+        models = {name: dataclasses.asdict(getattr(self, name)) for name in ("base", "target", "unlearned", "floor")}
+        scores = {"kl_f": self.unlearned.forget, "kl_t": self.unlearned.heldout}
+        return {
+            "seed": self.seed,
+            **scores,
+            "kl_retrain_to": models,
+            "bound": self.bound,
+            "stein": stein_block(scores, n_forget),
+            "n_forget": n_forget,
+            "seconds": self.seconds,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Retrained:
+    """Retrains with how they were trained."""
+
+    checks: tuple[RetrainCheck, ...]
+    optimization: Optimization
+    epochs: int
+
+    def entry(self, n_forget: int) -> dict[str, Any]:
+        checks = [check.entry(n_forget) for check in self.checks]
+        return {"optimization": dataclasses.asdict(self.optimization), "epochs": self.epochs, "checks": checks}
+
+
+def check_by_retraining(plan: Plan, unlearned: Posteriors, how: Blueprint, settings: RetrainSettings) -> Retrained:
+    """Retrain without the forgotten rows ``settings.pairs`` times, each with its floor, and measure the distance."""
+    optimization, epochs = how.training
+    if settings.lr is not None:
+        optimization = dataclasses.replace(optimization, lr=settings.lr)
+    epochs = settings.epochs or epochs
+    checks, base = [], base_posteriors(plan.subject)
+    for k in range(settings.pairs):
+        started = time.perf_counter()
+        seed = plan.settings.seed + k
+        retrain, floor = (
+            network_posteriors(plan.subject, _train(plan, how, optimization, epochs, seed, role))
+            for role in ("retrain", "floor")
+        )
+        models = {"base": base, "target": target_posteriors(plan), "unlearned": unlearned, "floor": floor}
+        checks.append(
+            RetrainCheck(
+                seed=seed,
+                **{name: divergence(plan, retrain, model) for name, model in models.items()},
+                bound=None if plan.target is None else plan.target.bound(retrain.train),
+                seconds=time.perf_counter() - started,
+            )
+        )
+    return Retrained(tuple(checks), optimization, epochs)
+
+
+def _train(plan: Plan, how: Blueprint, optimization: Optimization, epochs: int, seed: int, role: str) -> NetworkStack:
+    rows, base = plan.subject.problem.train, plan.subject.net
+    if base is None:
+        raise BadInput("a black box cannot be retrained; leave --verify-retrain out, or give the network")
+    net = how.fresh(base, rows.inputs[:2], derive_seed(seed, role, "weights"))
+    if net.n_classes != base.n_classes:
+        raise BadInput(
+            f"{how.name} builds {net.n_classes} classes and the model has {base.n_classes}; mend the function"
+        )
+    member = Member(seed, role, rows.label_tensor, torch.from_numpy(plan.forget))
+    with torch.random.fork_rng():
+        torch.manual_seed(derive_seed(seed, role, "noise"))  # dropout draws from torch's own stream
+        train(net, rows.inputs, [member], training_recipe(Visit.RETAIN, epochs), optimization)
+    net.use_batch_statistics(False)
+    return net

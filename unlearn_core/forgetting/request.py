@@ -1,4 +1,4 @@
-"""Which records a deletion request names: a CSV, JSON lines or text of record ids or row numbers."""
+"""Which records a deletion request means: it is a CSV, JSON lines or text of record ids or row numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class RecordList:
-    """Records as a request names them. ``by_row``: they are row numbers whatever ids the data has."""
+    """Records as a request names them. ``by_row``: by row number, whatever ids the data has."""
 
     source: str
     names: tuple[str, ...]
@@ -38,7 +38,7 @@ class Requested:
 
 
 def read_request(path: Path) -> RecordList:
-    """Read a request: ``.csv`` and ``.jsonl`` by their names, all else as text with a record a line and # for comments."""
+    """Read a request: ``.csv``, ``.jsonl``, or text with one record per line and # before comments."""
     if not path.is_file():
         raise BadInput(f"no request at {path}; it is a CSV, JSON lines or text of record ids or row numbers")
     try:
@@ -80,13 +80,37 @@ def find_rows(request: RecordList, n_rows: int, ids: NDArray | None) -> Requeste
     return Requested(np.flatnonzero(checked_mask(mask, request.source)), repeated)
 
 
+@dataclass(frozen=True, eq=False)
+class NewRows:
+    """The rows of a request, beside those that earlier requests forgot."""
+
+    asked: Requested
+    new: NDArray[np.int64]
+    already: NDArray[np.int64]
+    """Asked for again; they count once."""
+    mask: NDArray[np.bool_]
+    """(N,) all rows that are forgotten now."""
+
+
+def new_rows(request: RecordList, n_rows: int, ids: NDArray | None, forgotten: Sequence[int]) -> NewRows:
+    """Which rows a request means, and which of them are new."""
+    asked = find_rows(request, n_rows, ids)
+    mask = np.zeros(n_rows, dtype=bool)
+    mask[list(forgotten)] = True
+    already = asked.rows[mask[asked.rows]]
+    new = asked.rows[~mask[asked.rows]]
+    mask[asked.rows] = True
+    if mask.all():
+        raise BadInput(f"{request.source} and earlier requests forget all {n_rows} rows; delete the model instead")
+    return NewRows(asked, new, already, mask)
+
+
 def _row_numbers(names: Sequence[str], n_rows: int, source: str) -> list[int]:
     wrong = [name for name in names if not name.isdecimal() or int(name) >= n_rows]
     if wrong:
         raise BadInput(
-            f"{source}: {_some(wrong)} {'is no row' if len(wrong) == 1 else 'are no rows'} of the data; without an "
-            "'ids' array "
-            f"records are row numbers, 0..{n_rows - 1}"
+            f"{source}: {_some(wrong)} {'is no row' if len(wrong) == 1 else 'are no rows'} of the data; without an 'ids' "
+            f"array records are row numbers, 0..{n_rows - 1}"
         )
     return [int(name) for name in names]
 
@@ -108,7 +132,7 @@ def _read_csv(text: str, path: Path) -> RecordList:
 
 
 def _read_json_lines(text: str, path: Path) -> RecordList:
-    """Each line an id, or an object with ``id`` or ``row``."""
+    """Each line is an id, or an object with ``id`` or ``row``."""
     names, columns = [], set()
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():

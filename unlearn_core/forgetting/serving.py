@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unlearn_core.finalizers.logit_processor import LogitProcessor
-from unlearn_core.forgetting.networks import blueprint
-from unlearn_core.forgetting.processor_file import load_processor, save_processor
-from unlearn_core.forgetting.subject import LayerFeatures, as_inputs
+from unlearn_core.finalize import LogitProcessor, load_processor
+from unlearn_core.forgetting.subject import LayerFeatures
+from unlearn_core.nets.make import blueprint
 from unlearn_core.nets.stack import NetworkStack
+from unlearn_core.problem import as_inputs
 
 DESCRIPTION, WEIGHTS, PROCESSOR, PROJECTION = "served.json", "weights.safetensors", "processor.npz", "projection.npy"
 
@@ -71,7 +71,7 @@ class Served:
             state = self.net.state(0)
             save_file({name: tensor.contiguous().clone() for name, tensor in state.items()}, folder / WEIGHTS)
         if self.processor is not None:
-            save_processor(folder / PROCESSOR, self.processor)
+            self.processor.save(folder / PROCESSOR)
         if self.features is not None and self.features.projection is not None:
             np.save(folder / PROJECTION, self.features.projection, allow_pickle=False)
 

@@ -1,4 +1,4 @@
-"""What a request is about: the training rows, held-out rows, and what the base model says of both."""
+"""What a request is about: a base model, the rows it was trained on, held-out rows, and what it says of both."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from unlearn_core.data.sketch import semi_orthogonal
 from unlearn_core.errors import BadInput
-from unlearn_core.forgetting.hashing import arrays_sha256
+from unlearn_core.forgetting.certificate import arrays_sha256, state_sha256
 from unlearn_core.nets.module import PENULTIMATE, ModuleStack
 from unlearn_core.nets.resnet import ResNetStack
-from unlearn_core.nets.stack import NetworkStack, State
+from unlearn_core.nets.stack import NetworkStack
+from unlearn_core.problem import Problem, Rows
+from unlearn_core.proxies.points import Points
 
-Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 SKETCH_DIM = 512
@@ -24,7 +25,7 @@ SKETCH_DIM = 512
 
 @dataclass(frozen=True, eq=False)
 class LayerFeatures:
-    """Proxies see a layer of the base network. ``projection`` (k, width) is None where the layer is narrow enough."""
+    """Proxies see a layer of the base network. ``projection`` (k, width) is None if the layer is narrow enough."""
 
     layer: str
     projection: NDArray[np.float32] | None = None
@@ -55,48 +56,38 @@ def _activations(net: NetworkStack, layer: str, inputs: torch.Tensor) -> torch.T
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """Some labelled rows.
+class Subject:
+    """A base model on its data, checked. ``net`` is None for a black box, of which only logits are known.
 
     Attributes:
-        features: (N, d) what proxies see.
-        labels: (N,) in 0..C-1.
-        logits: (N, C) float64, the base model's.
-        inputs: what the network reads, on its device; None for a black box.
+        train, heldout: the rows with the base model's logits (N, C) float64.
+        feature_source: the layer that proxies see; None if the features were given.
     """
 
-    features: NDArray[np.floating]
-    labels: Labels
-    logits: Array
-    inputs: torch.Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-
-@dataclass(frozen=True, eq=False)
-class Subject:
-    """A base model and its data. ``net`` is None for a black box, of which only logits are known."""
-
-    train: Part
-    heldout: Part | None
-    n_classes: int
+    problem: Problem
+    train: Points
+    heldout: Points | None
     net: NetworkStack | None = None
     feature_source: LayerFeatures | None = None
-    """None where the features were given."""
 
     def __post_init__(self) -> None:
-        for what, part in (("training", self.train), ("held-out", self.heldout)):
-            if part is not None:
-                _check_part(part, self.n_classes, what)
-        counts = np.bincount(self.train.labels, minlength=self.n_classes)
-        if (counts == 0).any():
-            absent = np.flatnonzero(counts == 0)
+        _check(self.problem.train, self.train, self.n_classes, "training")
+        if self.heldout is not None:
+            _check(self.problem.test, self.heldout, self.n_classes, "held-out")
+        absent = np.flatnonzero(np.bincount(self.labels, minlength=self.n_classes) == 0)
+        if len(absent):
             raise BadInput(
-                f"the model has {self.n_classes} classes and the data no row of class {absent[0]} ({len(absent)} "
-                "such); give "
-                "the data and the labels that it was trained on"
+                f"the model has {self.n_classes} classes and the data no row of class {absent[0]} ({len(absent)} such); "
+                "give the data and the labels that it was trained on"
             )
+
+    @property
+    def n_classes(self) -> int:
+        return self.problem.n_classes
+
+    @property
+    def labels(self) -> Labels:
+        return self.problem.train.labels
 
     @property
     def seen_by_proxies(self) -> str:
@@ -106,31 +97,23 @@ class Subject:
     @property
     def data_sha256(self) -> str:
         """The content of the rows as the request sees them, features that come from the model left out."""
-        arrays: dict[str, NDArray] = {"train_labels": self.train.labels}
-        for name, part in (("train", self.train), ("heldout", self.heldout)):
-            if part is None:
+        arrays: dict[str, NDArray] = {}
+        for name, rows in (("train", self.problem.train), ("heldout", self.problem.heldout)):
+            if rows is None:
                 continue
-            arrays[f"{name}_labels"] = part.labels
-            if part.inputs is not None:
-                arrays[f"{name}_inputs"] = part.inputs.cpu().numpy()
+            arrays[f"{name}_labels"] = rows.labels
+            if rows.load_inputs is not None:
+                arrays[f"{name}_inputs"] = rows.inputs.cpu().numpy()
             if self.feature_source is None:
-                arrays[f"{name}_features"] = part.features
+                arrays[f"{name}_features"] = rows.seen
         return arrays_sha256(arrays)
 
     @property
     def base_sha256(self) -> str:
         """The content of the base model's weights, or of a black box's logits on the training rows."""
-        return arrays_sha256({"logits": self.train.logits}) if self.net is None else state_sha256(self.net.state(0))
-
-
-def state_sha256(state: State) -> str:
-    # numpy knows no bfloat16, and every float type is exact in float64
-    return arrays_sha256(
-        {
-            name: (tensor.double() if tensor.is_floating_point() else tensor).cpu().numpy()
-            for name, tensor in state.items()
-        }
-    )
+        if self.net is None:
+            return arrays_sha256({"logits": self.train.base_logits})
+        return state_sha256(self.net.state(0))
 
 
 def network_subject(
@@ -142,24 +125,20 @@ def network_subject(
     """A network on inputs and labels.
 
     Args:
-        features: of training and held-out rows, or the layer to take them from, or None where the inputs are features.
+        features: of training and held-out rows, or the layer to take them from, or None if the inputs are features.
     """
     source = LayerFeatures.of(net, features, train[0]) if isinstance(features, str) else None
+    given = (None, None) if features is None or isinstance(features, str) else features
 
-    def part(inputs: torch.Tensor, labels: Labels, given: NDArray[np.floating] | None) -> Part:
-        seen = given if source is None else source(net, inputs)
-        if seen is None:
+    def part(inputs: torch.Tensor, labels: Labels, seen: NDArray[np.floating] | None) -> tuple[Rows, NDArray]:
+        if source is not None:
+            seen = source(net, inputs)
+        elif seen is None:
             seen = inputs.cpu().numpy()
-        return Part(seen, labels, net.logits(0, inputs).double().cpu().numpy(), inputs)
+        return Rows(labels, seen, lambda: inputs), net.logits(0, inputs).double().cpu().numpy()
 
-    given_train, given_heldout = (None, None) if features is None or isinstance(features, str) else features
-    return Subject(
-        part(*train, given_train),
-        None if heldout is None else part(*heldout, given_heldout),
-        net.n_classes,
-        net,
-        source,
-    )
+    held = None if heldout is None else part(*heldout, given[1])
+    return _subject(part(*train, given[0]), held, net.n_classes, net, source)
 
 
 def black_box_subject(
@@ -172,56 +151,50 @@ def black_box_subject(
         train, heldout: features (N, d), labels (N,) and logits (N, C).
     """
 
-    def part(features: NDArray[np.floating], labels: Labels, logits: NDArray[np.floating]) -> Part:
+    def part(features: NDArray, labels: Labels, logits: NDArray) -> tuple[Rows, NDArray]:
         if logits.ndim != 2 or logits.dtype.kind != "f":
             raise BadInput(f"logits have shape {logits.shape}, dtype {logits.dtype}; give floats (rows, classes)")
-        return Part(features, labels, logits.astype(np.float64))
+        return Rows(labels, features), logits.astype(np.float64)
 
-    rows = part(*train)
-    return Subject(rows, None if heldout is None else part(*heldout), rows.logits.shape[1])
-
-
-def as_inputs(array: NDArray, device: torch.device | str = "cpu") -> torch.Tensor:
-    """Rows as networks read them: uint8 images stay so, all else becomes float32."""
-    if array.dtype == np.uint8:
-        if array.ndim != 4 or array.shape[-1] != 3:
-            raise BadInput(
-                f"uint8 inputs of shape {array.shape} are no images (rows, height, width, 3); give floats instead"
-            )
-    else:
-        array = array.astype(np.float32, copy=False)
-    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+    return _subject(part(*train), None if heldout is None else part(*heldout), train[2].shape[-1])
 
 
-def _check_part(part: Part, n_classes: int, what: str) -> None:
-    n_rows = len(part.labels)
-    if part.labels.ndim != 1 or part.labels.dtype.kind not in "iu":
+def _subject(
+    train: tuple[Rows, NDArray],
+    heldout: tuple[Rows, NDArray] | None,
+    n_classes: int,
+    net: NetworkStack | None = None,
+    source: LayerFeatures | None = None,
+) -> Subject:
+    problem = Problem(train[0], None if heldout is None else heldout[0], n_classes)
+    held = None if heldout is None else Points(heldout[0].seen, heldout[1])
+    return Subject(problem, problem.training_points(train[1]), held, net, source)
+
+
+def _check(rows: Rows, points: Points, n_classes: int, what: str) -> None:
+    labels, features, logits = rows.labels, points.features, points.base_logits
+    n_rows = len(labels)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise BadInput(f"{what} labels have shape {labels.shape}, dtype {labels.dtype}; give (rows,) integers")
+    if features.ndim != 2:
         raise BadInput(
-            f"{what} labels have shape {part.labels.shape}, dtype {part.labels.dtype}; give (rows,) integers"
-        )
-    if part.features.ndim != 2:
-        raise BadInput(
-            f"{what} features have shape {part.features.shape} and proxies need (rows, features); give features, or "
-            "name a "
+            f"{what} features have shape {features.shape} and proxies need (rows, features); give features, or name a "
             "layer of the model to take them from, such as penultimate"
         )
-    if len(part.features) != n_rows:
-        raise BadInput(f"there are {len(part.features)} {what} rows and {n_rows} labels; each row needs one")
-    if part.logits.shape != (n_rows, n_classes):
-        raise BadInput(
-            f"{what} logits have shape {part.logits.shape}; they must be ({n_rows}, {n_classes}): rows, classes"
-        )
-    for name, values in (("features", part.features), ("logits", part.logits)):
+    if len(features) != n_rows:
+        raise BadInput(f"there are {len(features)} {what} rows and {n_rows} labels; each row needs one")
+    if logits.shape != (n_rows, n_classes):
+        raise BadInput(f"{what} logits have shape {logits.shape}; they must be ({n_rows}, {n_classes}): rows, classes")
+    for name, values in (("features", features), ("logits", logits)):
         finite = np.isfinite(values).all(axis=1)
         if not finite.all():
-            rows = np.flatnonzero(~finite)
+            bad = np.flatnonzero(~finite)
             raise BadInput(
-                f"{what} {name} hold NaN or infinite numbers in {len(rows)} rows, the first is row {rows[0]}; mend "
-                "or remove them"
+                f"{what} {name} hold NaN or infinite numbers in {len(bad)} rows, the first is row {bad[0]}; mend or "
+                "remove them"
             )
-    if n_rows and not (part.labels.min() >= 0 and part.labels.max() < n_classes):
+    if n_rows and not (labels.min() >= 0 and labels.max() < n_classes):
         raise BadInput(
-            f"{what} labels run from {part.labels.min()} to {part.labels.max()} and the model has {n_classes} "
-            "classes; labels "
-            "are 0..C-1"
+            f"{what} labels run from {labels.min()} to {labels.max()} and the model has {n_classes} classes; labels are "
+            "0..C-1"
         )

@@ -21,17 +21,8 @@ from numpy.typing import NDArray
 from unlearn_core.errors import BadInput
 from unlearn_core.nets.stack import State
 
-HIDDEN_WIDTH = 256
-HIDDEN_LAYERS = {"linear": 0, "mlp1": 1, "mlp2": 2}
 ALIGNMENT = 16  # floats in 64 bytes
 EVALUATION_ROWS = 4096
-
-
-def head_widths(arch: str, dim: int, n_classes: int) -> tuple[int, ...]:
-    """Layer widths from the features to the classes."""
-    if arch not in HIDDEN_LAYERS:
-        raise BadInput(f"unknown head {arch!r}; there are {', '.join(HIDDEN_LAYERS)}")
-    return (dim, *[HIDDEN_WIDTH] * HIDDEN_LAYERS[arch], n_classes)
 
 
 class HeadStack:

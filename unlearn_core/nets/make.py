@@ -1,15 +1,31 @@
-"""Networks by the name of their architecture."""
+"""The one place that makes networks: fresh, from stored weights, or from a description that the user gives.
+
+A blueprint is a network without its weights: an architecture of this package (``mlp1``), or a function of the user's that
+builds a module (``package.module:function``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
 
 import torch
+from torch import nn
 
-from unlearn_core.nets.heads import HeadStack, head_widths
+from unlearn_core.errors import BadInput, first_line
+from unlearn_core.grid import ARCHITECTURES, HIDDEN_LAYERS, RESNET, head_widths
+from unlearn_core.nets.heads import HeadStack
+from unlearn_core.nets.module import ModuleStack
 from unlearn_core.nets.resnet import ResNetStack
 from unlearn_core.nets.stack import NetworkStack, State
-from unlearn_core.spec import RESNET
+from unlearn_core.recipes import Optimization, training_epochs, training_optimization, unlearning_optimization
+
+MODULE_UNLEARNING = Optimization(lr=1e-3, batch_size=128, decay=0.95)
+"""For networks of which nothing is known."""
 
 
 def fresh_network(
@@ -22,7 +38,7 @@ def fresh_network(
     """A stack to be trained on ``inputs``, on their device: one member per generator, each drawn from its own.
 
     Args:
-        pretrained: what the body of a ResNet starts from; heads know no such thing.
+        pretrained: weights that the body of a ResNet starts from; heads always start afresh.
     """
     if arch == RESNET:
         if len(generators) != 1:
@@ -35,3 +51,128 @@ def stored_network(arch: str, states: Sequence[State], device: torch.device | st
     """A stack of networks from their weights."""
     stack = ResNetStack if arch == RESNET else HeadStack
     return stack.from_states(states, device)
+
+
+def with_state(like: NetworkStack, state: State) -> NetworkStack:
+    """A network of the same kind with other weights."""
+    if isinstance(like, ModuleStack):
+        return like.with_state(state)
+    if isinstance(like, HeadStack | ResNetStack):
+        return type(like).from_states([state], like.device)
+    raise TypeError(f"a {type(like).__name__} cannot be made from weights")
+
+
+@dataclass(frozen=True)
+class NamedBlueprint:
+    """An architecture of this package."""
+
+    name: str
+
+    @property
+    def training(self) -> tuple[Optimization, int]:
+        """How a retrain trains unless told otherwise, and for how many epochs."""
+        return training_optimization(self.name), training_epochs(self.name)
+
+    @property
+    def unlearning(self) -> Optimization:
+        return unlearning_optimization(self.name)
+
+    def restore(self, state: State, sample: torch.Tensor) -> NetworkStack:
+        """The network with these weights. ``sample``: a few rows that it must be able to read, on its device."""
+        if self.name == RESNET:
+            if sample.dtype != torch.uint8:
+                raise BadInput(f"{RESNET} reads images and the data holds features; give images, or another --arch")
+            return ResNetStack.from_states([state], sample.device)
+        _check_layers(state)
+        net = HeadStack.from_states([state], sample.device)
+        n_layers, expected = len(net.widths) - 1, HIDDEN_LAYERS[self.name] + 1
+        if n_layers != expected:
+            raise BadInput(
+                f"the weights hold {n_layers} layers and {self.name} has {expected}; give the --arch that they are of"
+            )
+        if sample.dim() != 2:
+            raise BadInput(f"{self.name} reads features and the data holds images; give features (.npz with train_x)")
+        if sample.shape[1] != net.widths[0]:
+            raise BadInput(
+                f"the data has {sample.shape[1]} features and the model reads {net.widths[0]}; give the features that "
+                "it was trained on"
+            )
+        return net
+
+    def fresh(self, like: NetworkStack, sample: torch.Tensor, seed: int) -> NetworkStack:
+        """New weights, drawn from the seed, in a network shaped ``like`` another."""
+        generator = torch.Generator().manual_seed(seed)
+        if isinstance(like, HeadStack):  # whose hidden layers need not be as wide as ours
+            return HeadStack.initialise(like.widths, [generator], sample.device)
+        return fresh_network(self.name, sample, like.n_classes, [generator])
+
+
+def _check_layers(state: State) -> None:
+    """Refuse head weights whose layers do not fit onto each other; ``HeadStack`` checks their names."""
+    for name, weight in state.items():
+        layer, _, part = name.rpartition(".")
+        if part != "weight":
+            continue
+        bias, number = state.get(f"{layer}.bias"), layer.rpartition(".")[2]
+        before = state.get(f"layers.{int(number) - 1}.weight") if number.isdecimal() else None
+        fits = weight.dim() == 2 and (bias is None or bias.shape == weight.shape[:1])
+        if not fits or (before is not None and before.shape[:1] != weight.shape[1:]):
+            raise BadInput(f"weight {name!r} of shape {tuple(weight.shape)} fits no head; layers are (out, in)")
+
+
+@dataclass(frozen=True, eq=False)
+class FactoryBlueprint:
+    """A module that a function of the user's builds; ``name`` is its address, as PACKAGE.MODULE:FUNCTION."""
+
+    name: str
+    build: Callable[[], nn.Module]
+    training: tuple[Optimization, int] = (replace(MODULE_UNLEARNING, decay=1.0), 50)
+    unlearning: Optimization = MODULE_UNLEARNING
+
+    def restore(self, state: State, sample: torch.Tensor) -> ModuleStack:
+        return ModuleStack(self._built(), sample, sample.device).with_state(state)
+
+    def fresh(self, like: NetworkStack, sample: torch.Tensor, seed: int) -> ModuleStack:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return ModuleStack(self._built(), sample, sample.device)
+
+    def _built(self) -> nn.Module:
+        try:
+            module = self.build()
+        except Exception as error:  # the user's code may fail in any way
+            raise BadInput(
+                f"{self.name}() fails ({type(error).__name__}: {first_line(error)}); it is called without arguments"
+            ) from error
+        if not isinstance(module, nn.Module):
+            raise BadInput(f"{self.name}() gives a {type(module).__name__}; it must give a torch.nn.Module")
+        return module
+
+
+Blueprint = NamedBlueprint | FactoryBlueprint
+
+
+def blueprint(arch_or_address: str) -> Blueprint:
+    """What ``mlp1`` or ``package.module:function`` means; packages are looked for in the current folder first."""
+    if ":" not in arch_or_address:
+        if arch_or_address not in ARCHITECTURES:
+            raise BadInput(
+                f"unknown architecture {arch_or_address!r}; there are {', '.join(ARCHITECTURES)}, or "
+                "PACKAGE.MODULE:FUNCTION"
+            )
+        return NamedBlueprint(arch_or_address)
+    module_name, _, function = arch_or_address.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # the user's code may fail in any way
+        raise BadInput(
+            f"cannot import {module_name} ({type(error).__name__}: {first_line(error)}); run from the folder that holds it"
+        ) from error
+    build = getattr(module, function, None)
+    if not callable(build):
+        raise BadInput(
+            f"{module_name} has no function {function!r}; name one that builds the network, as PACKAGE.MODULE:FUNCTION"
+        )
+    return FactoryBlueprint(arch_or_address, cast(Callable[[], nn.Module], build))

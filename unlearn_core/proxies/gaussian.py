@@ -7,7 +7,8 @@ out. Nearly all of the work is shared between the two posteriors, and classes th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,8 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from unlearn_core.errors import BadInput
 from unlearn_core.logspace import log_add, log_sum
+from unlearn_core.proxies.points import Points
+from unlearn_core.proxies.request import ForgetRequest
 from unlearn_core.proxies.statistics import centred_chunks
 
 Array = NDArray[np.float64]
@@ -47,7 +50,6 @@ class Components:
 class GaussianProxy:
     """P(y|x) and P_r(y|x) in closed form; immutable, a pure function of x."""
 
-    method: str
     reference: Array
     components: Components
 
@@ -55,12 +57,9 @@ class GaussianProxy:
     def n_classes(self) -> int:
         return len(self.components.log_weight_p) - len(self.components.extra_class)
 
-    def log_posteriors(self, x: NDArray[np.floating]) -> tuple[Array, Array]:
-        """log P(y|x) and log P_r(y|x), each (N, C); -inf for a class that left the support of P_r.
-
-        Args:
-            x: (N, d) features in any float type.
-        """
+    def log_posteriors(self, points: Points) -> tuple[Array, Array]:
+        """log P(y|x) and log P_r(y|x), each (N, C); -inf for a class that left the support of P_r."""
+        x = points.features
         log_p, log_p_r = np.empty((2, self.n_classes, len(x)))
         every = np.arange(self.n_classes)
         for rows, scores in self._score_blocks(x):
@@ -69,13 +68,13 @@ class GaussianProxy:
                 out[:, rows] = joint - log_sum(joint)
         return log_p.T, log_p_r.T
 
-    def signal(self, x: NDArray[np.floating]) -> Array:
+    def signal(self, points: Points) -> Array:
         """(N, C) log P_r(y|x) - log P(y|x)  [eq:delta-M].
 
         Classes that lose no sample have the same density in both posteriors, and priors in one ratio: their signals are
         equal, and their densities are summed once. The array is a view of a class-major one, as eta's search reads it.
         """
-        parts = self.components
+        x, parts = points.features, self.components
         moved = parts.extra_class
         unmoved = np.setdiff1d(np.arange(self.n_classes), moved)
         prior_ratio = parts.log_weight_r[unmoved[0]] - parts.log_weight_p[unmoved[0]] if len(unmoved) else 0.0
@@ -92,6 +91,15 @@ class GaussianProxy:
             signal[unmoved, rows] = prior_ratio + falls
             signal[moved, rows] = joint_r - joint_p + falls
         return signal.T
+
+    def arrays(self) -> dict[str, NDArray]:
+        parts = {f"components.{name}": value for name, value in vars(self.components).items() if value is not None}
+        return {"reference": self.reference, **parts}
+
+    @staticmethod
+    def from_arrays(arrays: Mapping[str, NDArray]) -> GaussianProxy:
+        parts = {field.name: arrays.get(f"components.{field.name}") for field in dataclasses.fields(Components)}
+        return GaussianProxy(arrays["reference"], Components(**parts))  # pyright: ignore[reportArgumentType]
 
     def _score_blocks(self, x: NDArray[np.floating]) -> Iterator[tuple[slice, Array]]:
         """Row ranges with the components' log densities, component-major (J, n): sums over classes run along memory."""
@@ -122,6 +130,13 @@ class GaussianProxy:
         joint[of[alone]] = extra[alone]
         joint[of[~alone]] = log_add(joint[of[~alone]], extra[~alone])
         return joint
+
+
+def fit_gaussian(
+    components: Callable[[ForgetRequest], Components], request: ForgetRequest, _constants: None = None
+) -> GaussianProxy:
+    """Assemble a Gaussian proxy from a request's moments."""
+    return GaussianProxy(request.total.reference, components(request))
 
 
 def _upper_blocks(matrix: Array) -> list[Array]:

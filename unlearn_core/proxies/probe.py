@@ -11,7 +11,7 @@ an unconverged first fit cannot make the second one look like the better model o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,21 +19,36 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
 from unlearn_core.errors import BadInput
-from unlearn_core.proxies.request import check_mask
+from unlearn_core.proxies.points import Points
+from unlearn_core.proxies.request import ForgetRequest
 
 Array = NDArray[np.float64]
 Single = NDArray[np.float32]
 
-PENALTY = 1e-4
-BIAS_PENALTY = 1e-9  # only so that the curvature can be factored where a class is predicted with certainty
-GAP_OF_D = 1e-8  # nats that the fit on D may be from its minimum
-REQUEST_SHARE = 1e-3  # of the gap that the request opens, what the fit on D_r may leave
-SMALLEST_GAP = 1e-9  # nats; a smaller one is closed by one step, for passes over D_r have not the digits to do better
-MEMORY = 12
-MAX_STEPS = 500
-CHUNK_ROWS = 4096  # logits and gradient of a chunk are taken while it is in the cache
-DECREASE = 1e-4
-SMALLEST_STEP = 1e-6
+DESIGN_ROWS = 4096  # rows that are turned into the probe's inputs at a time
+
+
+@dataclass(frozen=True)
+class ProbeConstants:
+    """What the two fits depend on."""
+
+    penalty: float = 1e-4
+    bias_penalty: float = 1e-9
+    """Only so that the curvature can be factored if a class is predicted with certainty."""
+    gap_of_d: float = 1e-8
+    """Nats that the fit on D may be from its minimum."""
+    gaps_on_the_way: tuple[float, ...] = (1e-3, 1e-5)
+    """The curvature is taken anew after each: at zero it starts the fit, at the solution it finishes it."""
+    request_share: float = 1e-3
+    """Of the gap that the request opens, what the fit on D_r may leave."""
+    smallest_gap: float = 1e-9
+    """Nats; a smaller one is closed by one step, for passes over D_r have not the digits to do better."""
+    memory: int = 12
+    max_steps: int = 500
+    chunk_rows: int = 4096
+    """Logits and gradient of a chunk are taken while it is in the cache."""
+    decrease: float = 1e-4
+    smallest_step: float = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,18 +77,17 @@ class ProbeProxy:
     fit: ProbeFit
     retain_weights: Array
     lost_classes: NDArray[np.bool_]
-    method: str = "probe"
 
     @property
     def n_classes(self) -> int:
         return self.fit.weights.shape[1]
 
-    def log_posteriors(self, x: NDArray[np.floating]) -> tuple[Array, Array]:
+    def log_posteriors(self, points: Points) -> tuple[Array, Array]:
         """log P(y|x) and log P_r(y|x), each (N, C); -inf for a class that left the support of P_r."""
-        self._check(x)
+        x = self._checked(points)
         log_p, log_p_r = np.empty((2, len(x), self.n_classes))
-        for start in range(0, len(x), CHUNK_ROWS):
-            rows = slice(start, start + CHUNK_ROWS)
+        for start in range(0, len(x), DESIGN_ROWS):
+            rows = slice(start, start + DESIGN_ROWS)
             z = design(x[rows], self.fit)
             log_p[rows] = _log_softmax(_logits(z, self.fit.weights).astype(np.float64)).T
             log_p_r[rows] = self.log_retain(z)
@@ -85,17 +99,17 @@ class ProbeProxy:
         logits[self.lost_classes] = -np.inf
         return _log_softmax(logits).T
 
-    def signal(self, x: NDArray[np.floating]) -> Array:
+    def signal(self, points: Points) -> Array:
         """(N, C) log P_r(y|x) - log P(y|x), from how the weights moved.
 
         The difference of two posteriors has their rounding errors, and where a request changes next to nothing it would
         have nothing else; an eta without a limit would then enlarge those.
         """
-        self._check(x)
+        x = self._checked(points)
         moved = self.retain_weights - self.fit.weights
         signal = np.empty((self.n_classes, len(x)))
-        for start in range(0, len(x), CHUNK_ROWS):
-            rows = slice(start, start + CHUNK_ROWS)
+        for start in range(0, len(x), DESIGN_ROWS):
+            rows = slice(start, start + DESIGN_ROWS)
             z = design(x[rows], self.fit)
             log_p = _log_softmax(_logits(z, self.fit.weights).astype(np.float64))
             change = _logits(z, moved).astype(np.float64)
@@ -104,9 +118,26 @@ class ProbeProxy:
             signal[:, rows] = change - np.log1p(np.sum(np.exp(log_p) * np.expm1(change), axis=0))
         return signal.T
 
-    def _check(self, x: NDArray[np.floating]) -> None:
+    def _checked(self, points: Points) -> NDArray[np.floating]:
+        x = points.features
         if x.ndim != 2 or x.shape[1] != len(self.fit.centre):
             raise BadInput(f"features have shape {x.shape}; this probe was fitted on d = {len(self.fit.centre)}")
+        return x
+
+    def arrays(self) -> dict[str, NDArray]:
+        return {
+            "centre": self.fit.centre,
+            "scale": np.array(self.fit.scale),
+            "weights": self.fit.weights,
+            "retain_weights": self.retain_weights,
+            "retain_lost_classes": self.lost_classes,
+        }
+
+    @staticmethod
+    def from_arrays(arrays: Mapping[str, NDArray]) -> ProbeProxy:
+        # what a further fit would start from is not part of the file
+        fit = ProbeFit(arrays["centre"], float(arrays["scale"]), arrays["weights"], np.empty(0), np.empty(0))
+        return ProbeProxy(fit, arrays["retain_weights"], arrays["retain_lost_classes"])
 
 
 def design(x: NDArray[np.floating], fit: ProbeFit) -> Single:
@@ -122,52 +153,40 @@ def _design(x: NDArray[np.floating], centre: Array, scale: float) -> Single:
 
 
 def fit_probe_of_all(
-    features: NDArray[np.floating], labels: NDArray[np.integer], n_classes: int, gap: float = GAP_OF_D
+    features: NDArray[np.floating], labels: NDArray[np.integer], n_classes: int, constants: ProbeConstants
 ) -> ProbeFit:
-    """The probe of D, within ``gap`` nats of its minimum: once per (features, labels), for every request."""
+    """The probe of D: once per (features, labels), for every request."""
     centre = np.asarray(features.mean(axis=0, dtype=np.float64))
     square = sum(float(np.sum(np.subtract(c, centre) ** 2)) for c in _row_chunks(features))
     scale = float(np.sqrt(square / features.size)) or 1.0
-    data = _Data(_design(features, centre, scale), labels, n_classes)
+    data = _Data(_design(features, centre, scale), labels, n_classes, constants)
     weights = np.zeros((features.shape[1] + 1, n_classes))
-    # The curvature at zero starts the fit; its solution's own curvature finishes it.
-    for reached in (1e-3, 1e-5, gap):
+    for reached in (*constants.gaps_on_the_way, constants.gap_of_d):
         factors = data.curvature_factors(weights)
-        weights = _minimise(data, weights, factors, np.zeros_like(weights), max(reached, gap))
+        weights = _minimise(data, weights, factors, np.zeros_like(weights), max(reached, constants.gap_of_d))
     return ProbeFit(centre, scale, weights, data.objective(weights)[1], data.curvature_factors(weights))
 
 
-def fit_probe(
-    fit: ProbeFit,
-    features: NDArray[np.floating],
-    labels: NDArray[np.integer],
-    forget: NDArray[np.bool_],
-    inputs: Single | None = None,
-) -> ProbeProxy:
+def fit_probe(request: ForgetRequest, constants: ProbeConstants) -> ProbeProxy:
     """The probe of D_r, started from D's.
 
-    Where all that is forgotten is whole classes, P_r is P on the others, as for the other proxies; nothing is fitted.
-
-    Args:
-        inputs: ``design(features)`` where it is at hand.
+    If all that is forgotten is whole classes, P_r is P on the others, as for the other proxies; nothing is fitted.
     """
-    check_mask(forget, labels)
-    n_classes = fit.weights.shape[1]
-    lost = np.bincount(labels[~forget], minlength=n_classes) == 0
+    fit, labels, forget, lost = request.problem.probe, request.labels, request.mask, request.lost_classes
     if lost[labels[forget]].all():
         return ProbeProxy(fit, fit.weights, lost)
-    z = design(features, fit) if inputs is None else inputs
-    retained = _Data(z, labels, n_classes, ~forget, ~lost)
+    z, n_classes = request.problem.probe_inputs, request.n_classes
+    retained = _Data(z, labels, n_classes, constants, ~forget, ~lost)
     tilt = np.where(lost, 0.0, fit.gradient)
     if lost.any():
         opened = retained.objective(fit.weights)[1] - tilt
     else:
-        opened = _opened_by(_Data(z[forget], labels[forget], n_classes), retained.n_rows, fit)
+        opened = _opened_by(_Data(z[forget], labels[forget], n_classes, constants), retained.n_rows, fit)
     gap = _gap(opened, fit.factors)
-    if gap <= SMALLEST_GAP:
+    if gap <= constants.smallest_gap:
         step = _coloured(_whitened(opened, fit.factors), fit.factors)
         return ProbeProxy(fit, fit.weights - step, lost)
-    return ProbeProxy(fit, _minimise(retained, fit.weights, fit.factors, tilt, REQUEST_SHARE * gap), lost)
+    return ProbeProxy(fit, _minimise(retained, fit.weights, fit.factors, tilt, constants.request_share * gap), lost)
 
 
 def _opened_by(forgotten: _Data, n_retained: int, fit: ProbeFit) -> Array:
@@ -179,8 +198,8 @@ def _opened_by(forgotten: _Data, n_retained: int, fit: ProbeFit) -> Array:
 
 
 def _row_chunks(x: NDArray) -> Iterator[NDArray]:
-    for start in range(0, len(x), CHUNK_ROWS):
-        yield x[start : start + CHUNK_ROWS]
+    for start in range(0, len(x), DESIGN_ROWS):
+        yield x[start : start + DESIGN_ROWS]
 
 
 def _logits(z: Single, weights: Array) -> Single:
@@ -201,6 +220,7 @@ class _Data:
         z: Single,
         labels: NDArray[np.integer],
         n_classes: int,
+        constants: ProbeConstants,
         rows: NDArray[np.bool_] | None = None,
         classes: NDArray[np.bool_] | None = None,
     ) -> None:
@@ -210,8 +230,9 @@ class _Data:
         self.left_out: NDArray[np.bool_] | None = None if rows is None else ~rows
         self.absent: NDArray[np.bool_] = np.zeros(n_classes, dtype=bool) if classes is None else ~classes
         self.n_rows: int = len(z) if rows is None else int(rows.sum())
-        self.penalty: Array = np.full(z.shape[1], PENALTY)
-        self.penalty[-1] = BIAS_PENALTY
+        self.constants: ProbeConstants = constants
+        self.penalty: Array = np.full(z.shape[1], constants.penalty)
+        self.penalty[-1] = constants.bias_penalty
 
     def objective(self, weights: Array) -> tuple[float, Array]:
         """Its value and its gradient (d + 1, C)."""
@@ -247,8 +268,8 @@ class _Data:
         return np.asarray(np.linalg.cholesky(blocks), dtype=np.float64)
 
     def _chunks(self, weights: Array) -> Iterator[tuple[slice, Single]]:
-        for start in range(0, len(self.z), CHUNK_ROWS):
-            rows = slice(start, min(start + CHUNK_ROWS, len(self.z)))
+        for start in range(0, len(self.z), self.constants.chunk_rows):
+            rows = slice(start, min(start + self.constants.chunk_rows, len(self.z)))
             logits = _logits(self.z[rows], weights)
             logits[self.absent] = -np.inf
             yield rows, logits
@@ -273,11 +294,12 @@ def _gap(gradient: Array, factors: Array) -> float:
 
 def _minimise(data: _Data, weights: Array, factors: Array, tilt: Array, gap: float) -> Array:
     """Weights at which the objective, less its ``tilt``, is within ``gap`` of its minimum, by L-BFGS."""
+    how = data.constants
     value, gradient = data.objective(weights)
     value -= float(np.sum(tilt * weights))
     slope = _whitened(gradient - tilt, factors)
     history: list[tuple[Array, Array, float]] = []
-    for _ in range(MAX_STEPS):
+    for _ in range(how.max_steps):
         if 0.5 * float(np.sum(slope**2)) <= gap:
             return weights
         direction = -_inverse_curvature(slope, history)
@@ -288,18 +310,18 @@ def _minimise(data: _Data, weights: Array, factors: Array, tilt: Array, gap: flo
             trial = weights + step * move
             trial_value, trial_gradient = data.objective(trial)
             trial_value -= float(np.sum(tilt * trial))
-            if trial_value <= value + DECREASE * step * expected:
+            if trial_value <= value + how.decrease * step * expected:
                 break
             step *= 0.5
-            if step < SMALLEST_STEP:
+            if step < how.smallest_step:
                 return weights  # as far as the objective's digits tell its minimum
         trial_slope = _whitened(trial_gradient - tilt, factors)
         moved, turned = step * direction, trial_slope - slope
         curvature = float(np.sum(moved * turned))
         if curvature > 0:
-            history = [*history, (moved, turned, 1.0 / curvature)][-MEMORY:]
+            history = [*history, (moved, turned, 1.0 / curvature)][-how.memory :]
         weights, value, slope = trial, trial_value, trial_slope
-    raise ArithmeticError(f"the probe is not fitted within {MAX_STEPS} steps; its features may be degenerate")
+    raise ArithmeticError(f"the probe is not fitted within {how.max_steps} steps; its features may be degenerate")
 
 
 def _inverse_curvature(slope: Array, history: list[tuple[Array, Array, float]]) -> Array:

@@ -1,34 +1,84 @@
-"""A forget request as the proxies see it: the moments of D, D_f and D_r, and how covariances are regularised."""
+"""A forget request as proxies see it: D, the rows to forget, what was prepared, how covariances are regularised."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unlearn_core.errors import BadInput
 from unlearn_core.proxies.covariance import Shrinkage, regularize
+from unlearn_core.proxies.points import Points
 from unlearn_core.proxies.statistics import Moments, centred_chunks, compute_moments
+
+if TYPE_CHECKING:
+    from unlearn_core.problem import Problem
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class ForgetRequest:
-    """Everything a Gaussian proxy is assembled from. Five proxies of one request share it."""
+    """Everything a proxy is fitted to. The proxies of one request share it, and what it computes.
 
-    features: NDArray[np.floating]
-    labels: NDArray[np.integer]
+    Attributes:
+        mask: (N,) True for the rows to forget.
+        points: the training rows, with the base network's logits if a proxy needs them.
+        seed: of what is drawn by chance.
+        forgotten: the moments of the rows to forget, if they are known already.
+    """
+
+    problem: Problem
     mask: NDArray[np.bool_]
-    total: Moments
-    forget: Moments
+    points: Points
     ridge: float = 1e-3
     shrinkage: Shrinkage = Shrinkage.RIDGE
+    seed: int = 0
+    forgotten: Moments | None = None
+
+    def __post_init__(self) -> None:
+        check_mask(self.mask, self.labels)
+
+    @property
+    def features(self) -> NDArray[np.floating]:
+        return self.problem.train.seen
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        return self.problem.train.labels
+
+    @property
+    def n_classes(self) -> int:
+        return self.problem.n_classes
+
+    @cached_property
+    def lost_classes(self) -> NDArray[np.bool_]:
+        """(C,) the classes without a retained row: they leave the support of P_r."""
+        return np.bincount(self.labels[~self.mask], minlength=self.n_classes) == 0
+
+    @cached_property
+    def total(self) -> Moments:
+        """The moments of D."""
+        total = self.problem.moments
+        if (total.counts == 0).any():
+            missing = int(np.flatnonzero(total.counts == 0)[0])
+            raise BadInput(f"class {missing} of {self.n_classes} has no training row; a proxy cannot model it")
+        return total
+
+    @cached_property
+    def forget(self) -> Moments:
+        """The moments of D_f."""
+        if self.forgotten is not None:
+            return self.forgotten
+        rows = self.mask
+        return compute_moments(self.features[rows], self.labels[rows], self.n_classes, self.total.reference)
 
     @cached_property
     def retain(self) -> Moments:
+        """The moments of D_r."""
         return self.total - self.forget
 
     @cached_property
@@ -65,23 +115,3 @@ def check_mask(mask: NDArray[np.bool_], labels: NDArray[np.integer]) -> None:
         raise BadInput(f"the forget mask has shape {mask.shape}, dtype {mask.dtype}; it needs {labels.shape} booleans")
     if not mask.any() or mask.all():
         raise BadInput(f"the request forgets {int(mask.sum())} of {len(mask)} rows; it must leave some on either side")
-
-
-def forget_request(
-    features: NDArray[np.floating],
-    labels: NDArray[np.integer],
-    mask: NDArray[np.bool_],
-    n_classes: int,
-    ridge: float = 1e-3,
-    shrinkage: Shrinkage = Shrinkage.RIDGE,
-    total: Moments | None = None,
-) -> ForgetRequest:
-    """Check a request and take the forget moments; ``total`` is the cached moments of D, computed here if not given."""
-    check_mask(mask, labels)
-    if total is None:
-        total = compute_moments(features, labels, n_classes)
-    if (total.counts == 0).any():
-        missing = int(np.flatnonzero(total.counts == 0)[0])
-        raise BadInput(f"class {missing} of {n_classes} has no training row; a proxy cannot model it")
-    forget = compute_moments(features[mask], labels[mask], n_classes, total.reference)
-    return ForgetRequest(features, labels, mask, total, forget, ridge, shrinkage)

@@ -55,6 +55,18 @@ class Moments:
             outer=self.outer - other.outer,
         )
 
+    def __add__(self, other: Moments) -> Moments:
+        """The moments of the rows of both, which must have none in common."""
+        if not np.array_equal(self.reference, other.reference):
+            raise ValueError("moments about different reference points cannot be added")
+        return Moments(
+            self.reference,
+            self.counts + other.counts,
+            self.sums + other.sums,
+            self.squares + other.squares,
+            self.outer + other.outer,
+        )
+
     @property
     def n_rows(self) -> int:
         return int(self.counts.sum())
@@ -80,6 +92,13 @@ class Moments:
         n = self.n_rows
         total = self.squares.sum(axis=0) / n - (self.sums.sum(axis=0) / n) ** 2
         return float(np.maximum(total, 0.0).mean())
+
+
+def moments_of_all(
+    features: NDArray[np.floating], labels: NDArray[np.integer], n_classes: int, _constants: None = None
+) -> Moments:
+    """The moments of D about its own mean: what every request starts from."""
+    return compute_moments(features, labels, n_classes)
 
 
 def compute_moments(

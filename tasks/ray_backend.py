@@ -1,55 +1,61 @@
-"""Where jobs run: in this process, or on Ray actors. Results are the same."""
+"""Everything that talks to Ray: the session, the workers' places, and actors. No other module imports it."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import ray
+from ray import ObjectRef
+from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, WorkerCrashedError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tasks.executor import Finished
 from tasks.step import Step
-
-if TYPE_CHECKING:
-    from ray import ObjectRef
-
-    from tasks.workers import Worker
-
-
-class LocalBackend:
-    """One worker, in this process: for debugging, and for machines without Ray."""
-
-    def __init__(self, root: Path, device: str = "cpu", threads: int = 1, deterministic: bool = False) -> None:
-        from tasks.workers import Worker
-
-        self._worker: Worker = Worker(root, device, threads, deterministic)
-        self._job: Sequence[Step] | None = None
-
-    def idle(self) -> Sequence[Hashable]:
-        return [] if self._job else [0]
-
-    def submit(self, worker: Hashable, steps: Sequence[Step]) -> None:
-        self._job = steps
-
-    def wait(self, seconds: float) -> Sequence[Finished]:
-        if self._job is None:
-            return []
-        job, self._job = self._job, None
-        return [Finished(0, job, self._worker.run(job))]
-
-    def waiting_for_a_place(self) -> int:
-        return 0
-
-    def close(self) -> None:
-        pass
-
+from tasks.worker import Worker
 
 MAX_FAILED_STARTS = 3
 
 
+@contextlib.contextmanager
+def ray_session(address: str | None) -> Iterator[None]:
+    """Connect to a cluster, or start a local one and stop it afterwards."""
+    mine = not ray.is_initialized()
+    if mine:
+        # the object store carries messages only: results go through the store on disk
+        local: Mapping[str, Any] = {
+            "include_dashboard": False,
+            "object_store_memory": 200 * 2**20,
+            "_node_ip_address": "127.0.0.1",
+        }
+        ray.init(
+            address=address or "local",  # None would join whatever cluster happens to run on this machine
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+            runtime_env={"env_vars": {"PYTHONPATH": _source_root()}} if address is None else None,
+            **({} if address else local),
+        )
+    try:
+        yield
+    finally:
+        if mine:
+            ray.shutdown()
+
+
+def _source_root() -> str:
+    """So that local workers import this checkout wherever the command was started."""
+    root = str(Path(__file__).resolve().parent.parent)
+    return os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 @dataclass(frozen=True)
 class Placement:
-    """What each worker asks of the cluster. ``gpus`` is 0 where there are none: asking for one would wait for ever."""
+    """What each worker asks of the cluster. ``gpus`` is 0 if there are none: asking for one would wait for ever."""
 
     workers: int
     cpus: float
@@ -63,7 +69,7 @@ def place_workers(
 
     Args:
         cluster: ``ray.cluster_resources()``.
-        workers: as asked for; None is one per ``cpus_per_worker`` CPUs, or four per GPU where there are any.
+        workers: as asked for; None is one per ``cpus_per_worker`` CPUs, or four per GPU if there are any.
         gpus_per_worker: as asked for, also of GPUs that an autoscaler has yet to bring; None shares out those there are.
     """
     n_gpus = int(cluster.get("GPU", 0))
@@ -82,9 +88,6 @@ class RayBackend:
     """Actors that each hold a ``Worker``; a dead one is replaced, and one is given jobs only once it has a place."""
 
     def __init__(self, root: Path, placement: Placement, deterministic: bool = False) -> None:
-        import ray
-
-        self._ray: Any = ray
         self._root: Path = root
         self._placement: Placement = placement
         self._deterministic: bool = deterministic
@@ -97,10 +100,8 @@ class RayBackend:
             self._start()
 
     def _start(self) -> None:
-        from tasks.workers import Worker
-
         placement = self._placement
-        actor = self._ray.remote(Worker).options(
+        actor = ray.remote(Worker).options(
             num_cpus=placement.cpus, num_gpus=placement.gpus, max_restarts=0, scheduling_strategy="SPREAD"
         )
         device = "cuda" if placement.gpus > 0 else "cpu"
@@ -121,9 +122,9 @@ class RayBackend:
 
     def wait(self, seconds: float) -> Sequence[Finished]:
         refs = [*self._jobs, *self._starting]
-        ready, _ = self._ray.wait(refs, num_returns=1, timeout=seconds)
+        ready, _ = ray.wait(refs, num_returns=1, timeout=seconds)
         if ready:  # take along whatever else ended meanwhile
-            ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
+            ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
         finished = []
         for ref in ready:
             if ref in self._starting:
@@ -135,20 +136,19 @@ class RayBackend:
     def _collect_start(self, ref: ObjectRef) -> None:
         worker = self._starting.pop(ref)
         try:
-            self._ray.get(ref)
+            ray.get(ref)
             self._failed_starts = 0
-        except self._ray.exceptions.RayActorError:
+        except RayActorError:
             self._failed_starts += 1
             if self._failed_starts > MAX_FAILED_STARTS * self._placement.workers:
                 raise  # no worker can be made here at all: the first line of Ray's error says why
             self._replace(worker)
 
     def _collect(self, ref: ObjectRef) -> Finished:
-        errors = self._ray.exceptions
         worker, steps = self._jobs.pop(ref)
         try:
-            return Finished(worker, steps, self._ray.get(ref))
-        except (errors.RayActorError, errors.NodeDiedError, errors.ObjectLostError, errors.WorkerCrashedError):
+            return Finished(worker, steps, ray.get(ref))
+        except (RayActorError, NodeDiedError, ObjectLostError, WorkerCrashedError):
             self._replace(worker)
             return Finished(worker, steps, None)
 
@@ -158,5 +158,35 @@ class RayBackend:
 
     def close(self) -> None:
         for actor in self._actors.values():
-            self._ray.kill(actor)
+            ray.kill(actor)
         self._actors.clear()
+
+
+@contextlib.contextmanager
+def ray_workers(
+    root: Path, address: str | None, workers: int | None, gpus_per_worker: float | None, deterministic: bool
+) -> Iterator[RayBackend]:
+    """Workers on a cluster, or on a local Ray that is started for them; all of it ends with the context."""
+    with ray_session(address):
+        placement = place_workers(ray.cluster_resources(), workers, gpus_per_worker)
+        backend = RayBackend(root, placement, deterministic)
+        try:
+            yield backend
+        finally:
+            backend.close()
+
+
+class RayActor:
+    """An object of any class in an actor on the driver's own node, where its files are."""
+
+    def __init__(self, cls: type, *arguments: Any) -> None:
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self._actor: Any = ray.remote(cls).options(num_cpus=0, scheduling_strategy=here).remote(*arguments)
+
+    def call(self, method: str, *arguments: Any) -> Callable[[], Any]:
+        """Queue a call and return at once; calling what is returned waits for the answer."""
+        answer = getattr(self._actor, method).remote(*arguments)
+        return lambda: ray.get(answer)
+
+    def close(self) -> None:
+        ray.kill(self._actor)

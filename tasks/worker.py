@@ -11,22 +11,22 @@ from pathlib import Path
 import torch
 from threadpoolctl import threadpool_limits
 
-from tasks.holdings import Holdings
+from tasks.cache import Cache
+from tasks.compute.unlearning import COMPUTE
 from tasks.job import JobResult
-from tasks.kinds import COMPUTE
 from tasks.step import Step
 from tasks.store import Store
 
 
 class Worker:
-    """Holds what is expensive between jobs and computes one job at a time."""
+    """Computes one job at a time and keeps what is expensive to load between them."""
 
     def __init__(self, root: Path, device: str = "cpu", threads: int = 1, deterministic: bool = False) -> None:
         if deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS refuses to be reproducible without
             torch.use_deterministic_algorithms(True)
         self.store: Store = Store(root)
-        self.holdings: Holdings = Holdings(device)
+        self.cache: Cache = Cache(device)
         self.threads: int = threads
 
     def ready(self) -> bool:
@@ -51,7 +51,7 @@ class Worker:
 
     def _compute(self, steps: Sequence[Step]) -> None:
         started = time.perf_counter()
-        writes = COMPUTE[steps[0].kind](steps, self.store, self.holdings)
+        writes = COMPUTE[steps[0].kind](steps, self.store, self.cache)
         seconds = (time.perf_counter() - started) / len(steps)
         for step, write in zip(steps, writes, strict=True):
             self.store.commit(step, write, seconds)

@@ -2,44 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
+from tasks.cache import Cache
 from tasks.files import ARRAYS, LABELS, SHARD
-from tasks.holdings import Holdings
 from tasks.step import Kind, Step
 from tasks.store import Store
 from unlearn_core.data.backbones import BackboneSpec, build_backbone, extract
 from unlearn_core.data.datasets import load_dataset, load_images
-from unlearn_core.data.feature_set import FeatureSet, feature_set_from_arrays, fingerprint, save_feature_set
-from unlearn_core.data.images import ImageSet, image_set_from_arrays
-from unlearn_core.data.labelled import LabelledSet
-from unlearn_core.data.resize import resize_images
+from unlearn_core.data.feature_set import FeatureSet
+from unlearn_core.data.images import ImageSet, resize_images
+from unlearn_core.data.labelled import PARTS, LabelledSet, fingerprint
 from unlearn_core.data.weights import weights_fingerprint
 from unlearn_core.errors import BadInput
 
 Write = Callable[[Path], None]
 
-PARTS: tuple[str, ...] = ("train", "test")
 IMAGE_KINDS = (Kind.IMAGES, Kind.RESIZED)
 
 
-def compute_images(steps: Sequence[Step], store: Store, holdings: Holdings) -> list[Write]:
-    """Bring images into the store, where every worker can map them."""
-    return [_arrays_writer(_checked(step, _load_source_images(step))) for step in steps]
+def compute_images(steps: Sequence[Step], store: Store, cache: Cache) -> list[Write]:
+    """Copy images into the store, so that every worker can map them."""
+
+    def load(hints: Mapping[str, Any]) -> ImageSet:
+        return load_images(hints["source"], Path(hints["data_root"]), image_size=hints["image_size"])
+
+    return [_arrays_writer(_checked(step, load(step.hints))) for step in steps]
 
 
-def _load_source_images(step: Step) -> ImageSet:
-    hints = step.hints
-    return load_images(hints["source"], Path(hints["data_root"]), image_size=hints["image_size"])
-
-
-def compute_resized(steps: Sequence[Step], store: Store, holdings: Holdings) -> list[Write]:
-    """Every image at the network's size, once; originals and results are mapped, not held."""
+def compute_resized(steps: Sequence[Step], store: Store, cache: Cache) -> list[Write]:
+    """Resize every image to the network's size, once; originals and results are mapped, not held in memory."""
 
     def writer(step: Step) -> Write:
         originals, size = store.path(step.needs["images"]), step.config["size"]
@@ -58,8 +56,8 @@ def compute_resized(steps: Sequence[Step], store: Store, holdings: Holdings) -> 
     return [writer(step) for step in steps]
 
 
-def compute_shard(steps: Sequence[Step], store: Store, holdings: Holdings) -> list[Write]:
-    """A backbone's features of one range of images."""
+def compute_shard(steps: Sequence[Step], store: Store, cache: Cache) -> list[Write]:
+    """Compute a backbone's features of one range of images."""
 
     def writer(step: Step) -> Write:
         config, place = step.config, Path(step.hints["weights"])
@@ -68,30 +66,31 @@ def compute_shard(steps: Sequence[Step], store: Store, holdings: Holdings) -> li
         def build():
             if weights_fingerprint(place) != config["weights"]:
                 raise BadInput(f"{place} changed since the plan was made; run the command again")
-            return build_backbone(spec, place).to(holdings.device)
+            return build_backbone(spec, place).to(cache.device)
 
-        backbone = holdings.get(f"backbone/{config['weights']}/{sorted(config['backbone'].items())}", build)
+        backbone = cache.get(f"backbone/{config['weights']}/{sorted(config['backbone'].items())}", build)
         images = np.load(
             store.path(step.needs["images"]) / f"{config['part']}_x.npy", mmap_mode="c", allow_pickle=False
         )
         rows = images[config["start"] : config["stop"]]
-        features = extract(backbone, spec, rows, holdings.device, half=config["dtype"] == "float16")
+        features = extract(backbone, spec, rows, cache.device, half=config["dtype"] == "float16")
         return lambda directory: np.save(directory / SHARD, features, allow_pickle=False)
 
     return [writer(step) for step in steps]
 
 
-def compute_features(steps: Sequence[Step], store: Store, holdings: Holdings) -> list[Write]:
-    """Bring a feature set into the store: from where it lies, or from its shards."""
-    return [_assembly(step, store) if "images" in step.needs else _imported(step) for step in steps]
-
-
-def _imported(step: Step) -> Write:
-    return _arrays_writer(_checked(step, load_dataset(step.hints["source"])))
+def compute_features(steps: Sequence[Step], store: Store, cache: Cache) -> list[Write]:
+    """Copy a feature set into the store: from its file, or from its shards."""
+    return [
+        _assembly(step, store)
+        if "images" in step.needs
+        else _arrays_writer(_checked(step, load_dataset(step.hints["source"])))
+        for step in steps
+    ]
 
 
 def _assembly(step: Step, store: Store) -> Write:
-    """Shards end to end, straight into the result's file."""
+    """Write shards one after the other, straight into the result's file."""
 
     def write(directory: Path) -> None:
         for part in PARTS:
@@ -101,7 +100,8 @@ def _assembly(step: Step, store: Store) -> Write:
             )
             n_rows = shards[-1].config["stop"]
             out: NDArray | None = None
-            for shard, features in _loaded(shards, store):
+            for shard in shards:
+                features = np.load(store.path(shard) / SHARD, mmap_mode="r", allow_pickle=False)
                 if out is None:
                     shape = (n_rows, features.shape[1])
                     out = open_memmap(directory / f"{part}_x.npy", mode="w+", dtype=features.dtype, shape=shape)
@@ -111,32 +111,24 @@ def _assembly(step: Step, store: Store) -> Write:
     return write
 
 
-def _loaded(shards: Sequence[Step], store: Store) -> Iterator[tuple[Step, NDArray]]:
-    for shard in shards:
-        yield shard, np.load(store.path(shard) / SHARD, mmap_mode="r", allow_pickle=False)
-
-
 def load_arrays(step: Step, store: Store) -> LabelledSet:
-    """A stored data set, its arrays mapped."""
+    """A stored data set with memory-mapped arrays."""
     directory = store.path(step)
     arrays = {
         name: np.load(directory / f"{name}.npy", mmap_mode="c", allow_pickle=False)
         for name in ARRAYS
         if (directory / f"{name}.npy").exists()
     }
-    if step.kind in IMAGE_KINDS:
-        for part in PARTS:
-            arrays[f"{part}_images"] = arrays.pop(f"{part}_x")
-        return image_set_from_arrays(_dataset_of(step), arrays, source=str(directory))
-    return feature_set_from_arrays(_dataset_of(step), arrays, source=str(directory))
+    kind = ImageSet if step.kind in IMAGE_KINDS else FeatureSet
+    return kind.from_arrays(_dataset_of(step), arrays, source=str(directory))
 
 
 def write_features(step: Step, store: Store, file: Path) -> None:
-    """A stored feature set as a file of one's own."""
+    """Write a stored feature set as a file that ``load_feature_set`` reads."""
     features = load_arrays(step, store)
     if not isinstance(features, FeatureSet):
         raise TypeError(f"{step} holds no features")
-    save_feature_set(file, features)
+    features.write(file)
 
 
 def _dataset_of(step: Step) -> str:

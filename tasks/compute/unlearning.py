@@ -1,0 +1,256 @@
+"""What each kind of step computes: it reads its needs from the store, calls the core, and writes plain files.
+
+How data comes in is in ``data``.
+
+A function gets the steps of one shape (the seeds of one method, say) and computes them as one stack; each step is
+published on its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+
+from tasks.cache import Cache
+from tasks.compute.data import Write, compute_features, compute_images, compute_resized, compute_shard, load_arrays
+from tasks.files import ENTRY, OMEGA, RECORD, SKETCH, WEIGHTS
+from tasks.step import Kind, Step
+from tasks.store import Store, write_json
+from unlearn_core import methods
+from unlearn_core.audit.stein import stein_block
+from unlearn_core.data.sketch import Sketch, semi_orthogonal, sketch, sketch_width
+from unlearn_core.data.splits import scenario_mask
+from unlearn_core.data.weights import load_weights
+from unlearn_core.grid import LabelSpace, Scenario
+from unlearn_core.methods import DirOnTest, ProxySettings, RunSettings, what_is_run
+from unlearn_core.nets.make import stored_network
+from unlearn_core.nets.resnet import ResNetStack
+from unlearn_core.problem import Cell, Inputs, Problem, make_cell, make_problem
+from unlearn_core.recipes import training_config
+from unlearn_core.records import cell_entry, method_entry, reference_entry
+from unlearn_core.references import Trained, make_scorers, reference_records, train_reference
+from unlearn_core.unlearning import Reference, run_method
+
+Compute = Callable[[Sequence[Step], Store, Cache], list[Write]]
+
+
+def compute_prepared(steps: Sequence[Step], store: Store, cache: Cache) -> list[Write]:
+    """What is computed from D once, in one label space, for all requests: moments, the probe."""
+
+    def writer(step: Step) -> Write:
+        name = step.config["what"]
+        _check_config(step, methods.prepared_config(name))
+        value = _problem(step, store, cache).prepare(name)
+
+        def write(directory: Path) -> None:
+            for field in dataclasses.fields(value):
+                array = np.asarray(getattr(value, field.name))
+                np.save(directory / f"{field.name}.npy", array, allow_pickle=False)
+
+        return write
+
+    return [writer(step) for step in steps]
+
+
+def compute_reference(steps: Sequence[Step], store: Store, cache: Cache) -> list[Write]:
+    """Base, retrain or floor."""
+    problem = _problem(steps[0], store, cache)
+    cells = _cells(steps, store, cache)
+    config, kind = steps[0].config, steps[0].kind
+    _check_config(steps[0], training_config(config["arch"], str(kind), config["epochs"]))
+    pretrained = None
+    if (place := steps[0].hints.get("initial")) is not None:
+        pretrained = cache.get(f"initial/{config['initial']}", lambda: load_weights(Path(place)))
+    trained = train_reference(str(kind), problem, config["arch"], cells, config["epochs"], pretrained=pretrained)
+
+    def writer(k: int) -> Write:
+        def write(directory: Path) -> None:
+            save_file(trained.net.state(k), directory / WEIGHTS)
+            write_json(directory / RECORD, {"seconds": trained.seconds[k]})
+
+        return write
+
+    return [writer(k) for k in range(len(steps))]
+
+
+def compute_unlearning(steps: Sequence[Step], store: Store, cache: Cache) -> list[Write]:
+    """One method on the cells of one variant."""
+    reference = _reference(steps, store, cache)
+    method, settings = steps[0].config["method"], _settings(steps[0])
+    _check_config(steps[0], what_is_run(method, reference.arch, settings).config())
+    records = run_method(method, reference, settings)
+
+    def writer(k: int) -> Write:
+        return lambda directory: write_json(directory / ENTRY, method_entry(records[k]))
+
+    return [writer(k) for k in range(len(steps))]
+
+
+def compute_audit(steps: Sequence[Step], store: Store, cache: Cache) -> list[Write]:
+    """A cell's seed entry: its references scored, its methods gathered, and what Stein's bound says of each row."""
+    reference = _reference(steps, store, cache)
+    problem = reference.problem
+    floor = _trained([step.needs["floor"] for step in steps], store, cache, problem)
+    scored = {
+        name: reference_records(trained, reference.scorers)
+        for name, trained in (("base", reference.base), ("retrain", reference.retrain), ("floor", floor))
+    }
+
+    def writer(k: int) -> Write:
+        step, cell = steps[k], reference.cells[k]
+        rows = {name: reference_entry(records[k], reference.retrain.seconds[k]) for name, records in scored.items()}
+        rows |= {
+            role: store.read_json(needed, ENTRY) for role, needed in step.needs.items() if needed.kind is Kind.UNLEARN
+        }
+        for row in rows.values():
+            row["stein"] = stein_block(row.get("best", row), cell.n_forget)
+        entry = cell_entry(cell.seed, cell.n_forget, len(cell.forget) - cell.n_forget, rows)
+        return lambda directory: write_json(directory / ENTRY, entry)
+
+    return [writer(k) for k in range(len(steps))]
+
+
+def compute_sketch(steps: Sequence[Step], store: Store, cache: Cache) -> list[Write]:
+    """What the proxies of one ResNet see: a layer of it on every image, projected."""
+
+    def writer(step: Step) -> Write:
+        problem = _problem(step, store, cache)
+        net = _trained([step.needs["base"]], store, cache, problem).net
+        if not isinstance(net, ResNetStack):
+            raise TypeError("only a ResNet is sketched; a head's proxies see its features")
+        omega = np.load(store.path(step.needs["projection"]) / OMEGA, allow_pickle=False)
+
+        def write(directory: Path) -> None:
+            for part, inputs in zip(SKETCH, (problem.train.inputs, problem.test.inputs), strict=True):
+                sketched = sketch(net, inputs, omega, step.config["layer"])
+                np.save(directory / f"{part}.npy", sketched, allow_pickle=False)
+
+        return write
+
+    return [writer(step) for step in steps]
+
+
+def compute_projection(steps: Sequence[Step], store: Store, cache: Cache) -> list[Write]:
+    """Omega, once for all networks."""
+
+    def writer(step: Step) -> Write:
+        config = step.config
+        omega = semi_orthogonal(config["dim"], sketch_width(config["size"], config["layer"]), config["draw"])
+        return lambda directory: np.save(directory / OMEGA, omega, allow_pickle=False)
+
+    return [writer(step) for step in steps]
+
+
+COMPUTE: Mapping[Kind, Compute] = MappingProxyType(
+    {
+        Kind.IMAGES: compute_images,
+        Kind.RESIZED: compute_resized,
+        Kind.SHARD: compute_shard,
+        Kind.FEATURES: compute_features,
+        Kind.PROJECTION: compute_projection,
+        Kind.SKETCH: compute_sketch,
+        Kind.PREPARED: compute_prepared,
+        Kind.BASE: compute_reference,
+        Kind.RETRAIN: compute_reference,
+        Kind.FLOOR: compute_reference,
+        Kind.UNLEARN: compute_unlearning,
+        Kind.AUDIT: compute_audit,
+    }
+)
+
+
+def _data(step: Step) -> Step:
+    return step.needs.get("features") or step.needs["images"]
+
+
+def _inputs(step: Step, store: Store, cache: Cache) -> Inputs:
+    """The data of a step, on this worker's device once for all label spaces."""
+    return cache.get(_data(step).id, lambda: Inputs(load_arrays(_data(step), store), cache.device))
+
+
+def _problem(step: Step, store: Store, cache: Cache) -> Problem:
+    """The data of a step on this worker's device, with what was prepared of it if the step needs that; loaded once."""
+    inputs, space = _inputs(step, store, cache), LabelSpace(step.config["space"])
+    sketch_step = step.needs.get("sketch")
+    prepared = {need.config["what"]: need for need in step.needs.values() if need.kind is Kind.PREPARED}
+
+    def load() -> Problem:
+        loaded = {name: _load_prepared(name, store.path(needed)) for name, needed in prepared.items()}
+        return make_problem(inputs, space, _load_sketch(sketch_step, store), loaded)
+
+    needed = [str(space), *(one.id for one in (_data(step), sketch_step, *prepared.values()) if one is not None)]
+    return cache.get("/".join(needed), load)
+
+
+def _load_sketch(step: Step | None, store: Store) -> Sketch | None:
+    if step is None:
+        return None
+    arrays = (np.load(store.path(step) / f"{part}.npy", mmap_mode="c", allow_pickle=False) for part in SKETCH)
+    return Sketch(*arrays)
+
+
+def _load_prepared(name: str, directory: Path) -> Any:
+    kind = methods.PREPARATIONS[name].kind
+    arrays = {
+        field.name: np.load(directory / f"{field.name}.npy", allow_pickle=False) for field in dataclasses.fields(kind)
+    }
+    return kind(**{field: value if value.ndim else value.item() for field, value in arrays.items()})
+
+
+def _check_config(step: Step, ours: Mapping[str, Any]) -> None:
+    """Refuse a step that this worker's code would run otherwise than its id says."""
+    for name, value in ours.items():
+        if json.dumps(step.config.get(name), sort_keys=True) != json.dumps(value, sort_keys=True):
+            raise RuntimeError(f"this worker's code has another {name} for {step} than the plan: update the code there")
+
+
+def _cells(steps: Sequence[Step], store: Store, cache: Cache) -> list[Cell]:
+    """The forget request of each step; for a base network, which has none, a cell that forgets nothing."""
+    data = _inputs(steps[0], store, cache).data
+
+    def mask(step: Step) -> NDArray[np.bool_]:
+        if step.kind is Kind.BASE:
+            return np.zeros(len(data.train_y), dtype=bool)
+        return scenario_mask(Scenario(step.config["scenario"]), step.config["key"], data.train_y, step.config["seed"])
+
+    return [make_cell(data, mask(step), step.config["seed"]) for step in steps]
+
+
+def _trained(steps: Sequence[Step], store: Store, cache: Cache, problem: Problem) -> Trained:
+    """A stack of stored networks, one per step."""
+
+    def load(step: Step) -> dict[str, torch.Tensor]:
+        return cache.get(step.id, lambda: load_file(store.path(step) / WEIGHTS))
+
+    net = stored_network(steps[0].config["arch"], [load(step) for step in steps], problem.device)
+    return Trained(net, tuple(store.read_json(step, RECORD)["seconds"] for step in steps))
+
+
+def _reference(steps: Sequence[Step], store: Store, cache: Cache) -> Reference:
+    problem = _problem(steps[0], store, cache)
+    cells = _cells(steps, store, cache)
+    base, retrain = (_trained([s.needs[role] for s in steps], store, cache, problem) for role in ("base", "retrain"))
+    return Reference(problem, steps[0].config["arch"], cells, base, retrain, make_scorers(problem, cells, retrain))
+
+
+def _settings(step: Step) -> RunSettings:
+    config = step.config
+    proxy: dict[str, Any] = {name: config[name] for name in ("ridge", "shrinkage", "finalizer") if name in config}
+    if "cap" in config:
+        proxy["cap"] = float(config["cap"])  # "inf" is no number in JSON
+    if "dir_on_test" in config:
+        proxy["dir_on_test"] = DirOnTest(config["dir_on_test"])
+    return RunSettings(
+        preset=config.get("preset", "paper"),
+        proxy=ProxySettings(**proxy),
+        schedule=config.get("schedule_name", "grid"),
+    )

@@ -1,0 +1,56 @@
+"""Run jobs in this process, without Ray: the same results, for debugging and for machines that have no Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.executor import Finished
+from tasks.step import Step
+
+if TYPE_CHECKING:
+    from tasks.worker import Worker
+
+
+class LocalBackend:
+    """One worker, in this process."""
+
+    def __init__(self, root: Path, device: str = "cpu", threads: int = 1, deterministic: bool = False) -> None:
+        from tasks.worker import Worker  # loads torch, which LocalActor does without
+
+        self._worker: Worker = Worker(root, device, threads, deterministic)
+        self._job: Sequence[Step] | None = None
+
+    def idle(self) -> Sequence[Hashable]:
+        return [] if self._job else [0]
+
+    def submit(self, worker: Hashable, steps: Sequence[Step]) -> None:
+        self._job = steps
+
+    def wait(self, seconds: float) -> Sequence[Finished]:
+        if self._job is None:
+            return []
+        job, self._job = self._job, None
+        return [Finished(0, job, self._worker.run(job))]
+
+    def waiting_for_a_place(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        pass
+
+
+class LocalActor:
+    """An object of any class in this process, called as ``RayActor`` calls it."""
+
+    def __init__(self, cls: type, *arguments: Any) -> None:
+        self._object: Any = cls(*arguments)
+
+    def call(self, method: str, *arguments: Any) -> Callable[[], Any]:
+        """Answer the call now; calling what is returned gives the answer."""
+        answer = getattr(self._object, method)(*arguments)
+        return lambda: answer
+
+    def close(self) -> None:
+        pass

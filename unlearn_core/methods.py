@@ -1,0 +1,328 @@
+"""Every method in one table, with all that its results depend on. Light: imports no torch.
+
+A method is a file and a line here. A proxy's file has a function that fits it to a ``ForgetRequest``; a baseline's has its
+recipes. Look methods up through the functions below, when they are needed: a test may add a line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unlearn_core.baselines import ft, ga, ga_ft, rl_ft, salun, scrub
+from unlearn_core.errors import BadInput
+from unlearn_core.proxies import empirical, fresh, probe, statistics
+from unlearn_core.proxies.doubled import lda_2c
+from unlearn_core.proxies.gaussian import Components, GaussianProxy, fit_gaussian
+from unlearn_core.proxies.mixture import lda_mix, qda_mix
+from unlearn_core.proxies.naive import lda, qda
+from unlearn_core.proxies.points import Proxy
+from unlearn_core.proxies.request import ForgetRequest
+from unlearn_core.recipes import (
+    PAPER_SCHEDULE,
+    REQUEST_SCHEDULE,
+    Optimization,
+    Recipe,
+    Schedule,
+    unlearning_optimization,
+)
+
+FINALIZERS: tuple[str, ...] = ("kl", "mse", "none")
+"""How a target is written into the network: distilled, by least squares into the last layer, or not at all: a logit
+processor applies it at inference."""
+PRESETS: tuple[str, ...] = ("paper", "original")
+SCHEDULES: tuple[str, ...] = ("grid", "request")
+SHRINKAGES: tuple[str, ...] = ("ridge", "ledoit-wolf", "oas")
+
+
+class Family(StrEnum):
+    PROXY = "proxy"
+    """Predicts how the posteriors shift; the shift is then written into the network."""
+    BASELINE = "baseline"
+    """Trains the network further, by a recipe."""
+
+
+class Scope(StrEnum):
+    ANY_POINT = "any point"
+    TRAINING_POINTS = "training points"
+    """Shifts the training points alone: a network generalises what it is taught there, a logit processor cannot."""
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Something computed from D once, for all requests; ``kind`` is a dataclass of arrays, which is how it is stored."""
+
+    compute: Callable[[NDArray[np.floating], NDArray[np.int64], int, Any], Any]
+    """From features (N, d), labels (N,), the number of classes and the constants."""
+    kind: type
+    constants: Any = None
+
+
+MOMENTS, PROBE = "moments", "probe"
+
+PREPARATIONS: Mapping[str, Preparation] = MappingProxyType(
+    {
+        MOMENTS: Preparation(statistics.moments_of_all, statistics.Moments),
+        PROBE: Preparation(probe.fit_probe_of_all, probe.ProbeFit, probe.ProbeConstants()),
+    }
+)
+
+
+def prepared_config(name: str) -> dict[str, Any]:
+    """What identifies a preparation beside data and label space, as plain JSON values."""
+    constants = PREPARATIONS[name].constants
+    return {"what": name} | ({} if constants is None else {"constants": dataclasses.asdict(constants)})
+
+
+@dataclass(frozen=True)
+class ProxyMethod:
+    """A proxy. ``fit(request, constants)`` gives a ``Proxy``."""
+
+    name: str
+    fit: Callable[[ForgetRequest, Any], Proxy]
+    constants: Any = None
+    """A frozen dataclass of the method's own numbers, or None."""
+    prepares: str | None = None
+    """What of ``PREPARATIONS`` it starts from."""
+    settings: tuple[str, ...] = ()
+    """The fields of ``ProxySettings`` that its result depends on, beside the finalizer."""
+    closed_form: bool = False
+    """Its target is written down, without eta."""
+    cap: float = 1.0
+    """The largest eta, unless the settings say another."""
+    schedule: Schedule = PAPER_SCHEDULE
+    scope: Scope = Scope.ANY_POINT
+    per_network: bool = False
+    """Its fit or signal reads the network's logits, or draws by the cell's seed, so that cells cannot share it."""
+    load: Callable[[Mapping[str, NDArray]], Proxy] | None = None
+    """Makes the proxy again from the arrays of a logit processor's file; None: it cannot be one."""
+    auto: bool = False
+    """Whether ``auto`` may choose it for a deletion request."""
+    paper: bool = True
+    family: Literal[Family.PROXY] = Family.PROXY
+
+
+@dataclass(frozen=True)
+class BaselineMethod:
+    """A gradient method: its recipe as the paper runs it (``paper``) and as its authors published it (``original``)."""
+
+    name: str
+    presets: Mapping[str, Recipe]
+    paper: bool = True
+    family: Literal[Family.BASELINE] = Family.BASELINE
+
+
+Method = ProxyMethod | BaselineMethod
+
+
+def gaussian(name: str, components: Callable[[ForgetRequest], Components]) -> ProxyMethod:
+    """The line of a Gaussian proxy: a function from a request's moments to its components."""
+    return ProxyMethod(
+        name,
+        partial(fit_gaussian, components),
+        prepares=MOMENTS,
+        settings=("ridge", "shrinkage"),
+        load=GaussianProxy.from_arrays,
+        auto=True,
+    )
+
+
+def _baseline(name: str, paper: Recipe, original: Recipe) -> BaselineMethod:
+    return BaselineMethod(name, MappingProxyType({"paper": paper, "original": original}))
+
+
+def _table(*lines: Method) -> Mapping[str, Method]:
+    return MappingProxyType({line.name: line for line in lines})
+
+
+_EMPIRICAL: Mapping[str, Any] = {
+    "settings": ("dir_on_test",),
+    "closed_form": True,
+    "scope": Scope.TRAINING_POINTS,
+}
+
+TABLE: Mapping[str, Method] = _table(
+    gaussian("lda", lda),
+    gaussian("qda", qda),
+    gaussian("lda-mix", lda_mix),
+    gaussian("qda-mix", qda_mix),
+    gaussian("lda-2c", lda_2c),
+    ProxyMethod("dir", partial(empirical.fit_empirical, doubled=False), **_EMPIRICAL),
+    ProxyMethod("dir-2c", partial(empirical.fit_empirical, doubled=True), **_EMPIRICAL),
+    ProxyMethod(
+        "probe",
+        probe.fit_probe,
+        probe.ProbeConstants(),
+        prepares=PROBE,
+        # twice what requests of 50 records and more were seen to reach; only ones that change next to nothing go beyond
+        cap=32.0,
+        load=probe.ProbeProxy.from_arrays,
+        auto=True,
+        paper=False,
+    ),
+    ProxyMethod(
+        "fresh",
+        fresh.fit_fresh,
+        fresh.FreshConstants(),
+        prepares=PROBE,
+        schedule=fresh.SCHEDULE,
+        scope=Scope.TRAINING_POINTS,
+        per_network=True,
+        auto=True,
+        paper=False,
+    ),
+    _baseline("ft", ft.PAPER, ft.ORIGINAL),
+    _baseline("ga", ga.PAPER, ga.ORIGINAL),
+    _baseline("ga-ft", ga_ft.PAPER, ga_ft.ORIGINAL),
+    _baseline("rl-ft", rl_ft.PAPER, rl_ft.ORIGINAL),
+    _baseline("scrub", scrub.PAPER, scrub.ORIGINAL),
+    _baseline("salun", salun.PAPER, salun.ORIGINAL),
+)
+
+
+def find(name: str) -> Method:
+    if name not in TABLE:
+        raise BadInput(f"unknown method {name!r}; there are {', '.join(TABLE)}")
+    return TABLE[name]
+
+
+def find_proxy(name: str) -> ProxyMethod:
+    line = TABLE.get(name)
+    if line is None or line.family is not Family.PROXY:
+        raise BadInput(f"unknown proxy {name!r}; there are {', '.join(proxies())}")
+    return line
+
+
+def names() -> tuple[str, ...]:
+    """All methods: proxies, then baselines."""
+    return tuple(TABLE)
+
+
+def proxies() -> tuple[str, ...]:
+    return tuple(name for name, line in TABLE.items() if line.family is Family.PROXY)
+
+
+def baselines() -> tuple[str, ...]:
+    return tuple(name for name, line in TABLE.items() if line.family is Family.BASELINE)
+
+
+def closed_forms() -> tuple[str, ...]:
+    """The proxies without eta: ``dir`` and ``dir-2c``."""
+    return tuple(name for name in proxies() if find_proxy(name).closed_form)
+
+
+def auto_candidates(scope: Scope | None = None) -> tuple[str, ...]:
+    """What ``auto`` fits and chooses from; with a scope, those of that scope alone."""
+    lines = (find_proxy(name) for name in proxies())
+    return tuple(line.name for line in lines if line.auto and scope in (None, line.scope))
+
+
+def paper_methods() -> tuple[str, ...]:
+    """The paper's seven proxies and six baselines."""
+    return tuple(name for name, line in TABLE.items() if line.paper)
+
+
+class DirOnTest(StrEnum):
+    """What ``dir`` and ``dir-2c`` say about test points, which the empirical measure has never seen."""
+
+    BASE = "base"
+    """The base network's own output: the closed form taken literally."""
+    AS_FORGOTTEN = "as-forgotten"
+    """Test points of the forgotten class or subclass count as forgotten, as in the paper's target rows."""
+
+
+@dataclass(frozen=True)
+class ProxySettings:
+    """Choices that are part of a proxy's record."""
+
+    ridge: float = 1e-3
+    shrinkage: str = "ridge"
+    cap: float | None = None
+    """The largest eta; None: the method's own, the paper's 1 for the paper's proxies."""
+    finalizer: str = "kl"
+    dir_on_test: DirOnTest = DirOnTest.BASE
+
+    def __post_init__(self) -> None:
+        for what, value, known in (
+            ("finalizer", self.finalizer, FINALIZERS),
+            ("shrinkage", self.shrinkage, SHRINKAGES),
+        ):
+            if value not in known:
+                raise BadInput(f"unknown {what} {value!r}; there are {', '.join(known)}")
+        if not (math.isfinite(self.ridge) and self.ridge >= 0):
+            raise BadInput(f"ridge {self.ridge} must be a number of at least 0; 1e-3 is the default")
+        if self.cap is not None and not self.cap > 0:
+            raise BadInput(f"cap {self.cap} must be positive; the paper's is 1, inf is no limit")
+
+    def cap_of(self, method: str) -> float:
+        return find_proxy(method).cap if self.cap is None else self.cap
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Everything about a run that is not its variant, seed or method."""
+
+    training_epochs: int | None = None
+    """None: the paper's for each architecture."""
+    preset: str = "paper"
+    proxy: ProxySettings = field(default_factory=ProxySettings)
+    schedule: str = "grid"
+    """``grid``: each proxy's own schedule; ``request``: what ``forget`` runs, with its stopping rule."""
+
+    def __post_init__(self) -> None:
+        for what, value, known in (("preset", self.preset, PRESETS), ("schedule", self.schedule, SCHEDULES)):
+            if value not in known:
+                raise BadInput(f"unknown {what} {value!r}; there are {', '.join(known)}")
+
+    def schedule_of(self, method: str) -> Schedule:
+        return REQUEST_SCHEDULE if self.schedule == "request" else find_proxy(method).schedule
+
+
+@dataclass(frozen=True)
+class WhatIsRun:
+    """All that a method's result depends on beside data, network, request and seed: exactly this is hashed into step ids.
+
+    ``settings`` are the user's choices that matter to the method; the rest is what they and the table come to.
+    """
+
+    settings: Mapping[str, Any]
+    optimization: Optimization
+    recipe: Recipe | None = None
+    schedule: Schedule | None = None
+    constants: Any = None
+
+    def config(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        rest = {
+            name: dataclasses.asdict(value)
+            for name in ("optimization", "recipe", "schedule", "constants")
+            if (value := getattr(self, name)) is not None
+        }
+        return {**self.settings, **rest}
+
+
+def what_is_run(method: str, arch: str, settings: RunSettings) -> WhatIsRun:
+    """What ``method`` runs on a network of an architecture under some settings."""
+    line, how = find(method), unlearning_optimization(arch)
+    if line.family is Family.BASELINE:
+        recipe = line.presets[settings.preset]
+        return WhatIsRun({"preset": settings.preset}, recipe.optimization or how, recipe)
+    chosen = {name: getattr(settings.proxy, name) for name in line.settings}
+    if not line.closed_form:
+        cap = settings.proxy.cap_of(method)
+        chosen["cap"] = cap if math.isfinite(cap) else str(cap)  # JSON has no infinity
+    chosen["finalizer"] = settings.proxy.finalizer
+    schedule = None
+    if settings.proxy.finalizer == "kl":
+        chosen["schedule_name"] = settings.schedule
+        schedule = settings.schedule_of(method)
+    return WhatIsRun(chosen, how, schedule=schedule, constants=line.constants)

@@ -1,0 +1,244 @@
+"""Training as data: what an epoch visits, what it minimises there, how weights move. Light: imports no torch.
+
+All of it is hashed into step ids, field by field: a setting that changes a result changes the id.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from unlearn_core.errors import BadInput
+from unlearn_core.grid import HIDDEN_LAYERS, HIDDEN_WIDTH, RESNET
+
+
+class Visit(StrEnum):
+    """Which training rows one pass visits, in a fresh random order."""
+
+    ALL = "all"
+    RETAIN = "retain"
+    FORGET = "forget"
+    RETAIN_SAMPLE = "retain-sample"
+    """A fresh sample of the retain set, as large as the forget set."""
+    FORGET_AND_RETAIN_SAMPLE = "forget+retain-sample"
+    """The forget set and such a sample, shuffled together."""
+
+
+class Toward(StrEnum):
+    """The distribution over classes that a loss term compares the network with."""
+
+    LABELS = "labels"
+    """The training labels; for a random-labelling recipe, the relabelled ones on the forget set."""
+    TEACHER = "teacher"
+    """The base network's output, at the term's temperature."""
+    TARGET = "target"
+    """The proxy's target."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """weight * T^2 * KL(q || softmax(logits / T)), where q is what ``toward`` names; a negative weight ascends.
+
+    Against labels this is cross-entropy. All losses of the paper are sums of such terms, and the gradient with respect
+    to the logits is weight * T * (softmax(logits / T) - q).
+    """
+
+    toward: Toward
+    weight: float = 1.0
+    temperature: float = 1.0
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One sweep over some rows under one loss. ``batch_size`` overrides the recipe's.
+
+    A sample of retained rows has as many as there are forgotten ones, or ``least_retained``.
+    """
+
+    visit: Visit
+    loss: tuple[Term, ...]
+    batch_size: int | None = None
+    least_retained: int = 0
+
+
+@dataclass(frozen=True)
+class Phase:
+    """``epochs`` epochs, each making all ``passes`` in order."""
+
+    passes: tuple[Pass, ...]
+    epochs: int
+
+
+class Algorithm(StrEnum):
+    ADAM = "adam"
+    SGD = "sgd"
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """How weights move. ``decay`` multiplies the learning rate after every epoch."""
+
+    lr: float
+    batch_size: int
+    decay: float = 1.0
+    algorithm: Algorithm = Algorithm.ADAM
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise BadInput(f"learning rate {self.lr} must be positive")
+        if self.batch_size < 1:
+            raise BadInput(f"batch size {self.batch_size} must be at least 1")
+
+    def falling_to(self, share: float, epochs: int) -> Optimization:
+        """The same with a learning rate that would be ``share`` of the first after the last epoch."""
+        return replace(self, decay=share ** (1 / epochs))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A training method as data: what it visits, what it minimises there, which weights may move.
+
+    ``optimization`` None means the architecture's own (``unlearning_optimization``).
+    """
+
+    phases: tuple[Phase, ...]
+    optimization: Optimization | None = None
+    random_forget_labels: bool = False
+    """Forget labels are redrawn once per run, uniformly over the other classes."""
+    saliency_share: float | None = None
+    """Only this share of the weights moves: those with the largest summed forget-loss gradient, ranked globally."""
+    batch_statistics: bool = False
+    """Batch normalisation by the batch's own statistics, which move the running ones. Only networks that have it care.
+
+    Training from scratch does. Unlearning does not: the running statistics stay the base's, because a pass that visits
+    the forget set alone, or one image, would drag them to that set's and change the network on all other data.
+    """
+
+    @property
+    def epochs(self) -> int:
+        return sum(phase.epochs for phase in self.phases)
+
+
+CROSS_ENTROPY: tuple[Term, ...] = (Term(Toward.LABELS),)
+ASCEND_CROSS_ENTROPY: tuple[Term, ...] = (Term(Toward.LABELS, weight=-1.0),)
+TOWARD_TARGET: tuple[Term, ...] = (Term(Toward.TARGET),)
+
+# app:experiments_setup
+HEAD_TRAINING = Optimization(lr=1e-3, batch_size=512)
+HEAD_UNLEARNING = replace(HEAD_TRAINING, decay=0.95)
+RESNET_TRAINING = Optimization(lr=1e-4, batch_size=128)
+RESNET_UNLEARNING = replace(RESNET_TRAINING, decay=0.95)
+HEAD_EPOCHS = 50
+RESNET_EPOCHS = 20
+UNLEARNING_EPOCHS = 20
+
+
+def training_epochs(arch: str) -> int:
+    """The paper's epochs of base, retrain and floor."""
+    return RESNET_EPOCHS if arch == RESNET else HEAD_EPOCHS
+
+
+def training_recipe(visit: Visit, epochs: int) -> Recipe:
+    """Training from scratch on all of D (base) or on D_r (retrain, floor)."""
+    return Recipe(phases=(Phase(passes=(Pass(visit, CROSS_ENTROPY),), epochs=epochs),), batch_statistics=True)
+
+
+def training_optimization(arch: str) -> Optimization:
+    return RESNET_TRAINING if arch == RESNET else HEAD_TRAINING
+
+
+def unlearning_optimization(arch: str) -> Optimization:
+    """How weights move in every iterative method that says nothing else: the training's own, decaying."""
+    return RESNET_UNLEARNING if arch == RESNET else HEAD_UNLEARNING
+
+
+def training_config(arch: str, role: str, epochs: int) -> dict[str, Any]:
+    """All that training a reference from scratch depends on beside data, seed and initial weights, as plain JSON values."""
+    visit = Visit.ALL if role == "base" else Visit.RETAIN
+    network = {} if arch == RESNET else {"hidden": [HIDDEN_WIDTH] * HIDDEN_LAYERS[arch]}
+    return {
+        "epochs": epochs,
+        **network,
+        "recipe": asdict(training_recipe(visit, epochs)),
+        "optimization": asdict(training_optimization(arch)),
+    }
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """When distillation ends: after ``patience`` epochs in which KL to the target did not materially fall.
+
+    The divergence is measured on all forgotten rows and, with the same weight, on retained rows that no epoch visits.
+    """
+
+    epochs: int = 100
+    """The most that are made."""
+    patience: int = 10
+    heldout_share: float = 0.2
+    """Of the retained rows, but no more than the request has, or ``least_heldout``."""
+    least_heldout: int = 256
+    """A few rows would make the score noise."""
+    material: float = 0.01
+    """A gain below this share of the best score so far does not renew patience."""
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.patience < 1:
+            raise BadInput(f"{self.epochs} epochs with patience {self.patience}: both must be at least 1")
+        if not 0 < self.heldout_share <= 0.5:
+            raise BadInput(f"held-out share {self.heldout_share} must lie in (0, 0.5]; 0.2 is the default")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a target is distilled into a network, for a request of any size.
+
+    Each epoch visits the forgotten rows and as many retained ones, or ``least_retained``. Without ``stopping`` all epochs
+    are made, and several members train as one stack; with it, each member stops by itself.
+    """
+
+    epochs: int = UNLEARNING_EPOCHS
+    least_steps: int = 0
+    """A small request gets as many epochs as make this many steps, ``most_epochs`` at most."""
+    most_epochs: int = UNLEARNING_EPOCHS
+    batch_divisor: int = 1
+    """The batch is the architecture's own, divided by this."""
+    steps_per_epoch: int | None = None
+    """Shrink the batch until an epoch makes about this many steps; a request is often smaller than one batch."""
+    smallest_batch: int = 1
+    last_rate: float | None = None
+    """The learning rate falls to this share of the first; None: by the architecture's own decay."""
+    rates: tuple[float, ...] = (1.0,)
+    """Shares of the learning rate, tried in turn for as long as the next comes closer to the target.
+
+    Adam's steps are as long as the learning rate whatever the gradient, and a request may change much or hardly anything.
+    """
+    least_retained: int = 0
+    """With as few retained rows as a small request has, the network drifts everywhere else."""
+    stopping: Stopping | None = None
+
+    def build(self, optimization: Optimization, n_forget: int) -> tuple[Recipe, Optimization]:
+        """What to run for a request of ``n_forget`` rows on a network that unlearns by ``optimization``."""
+        batch = max(1, optimization.batch_size // self.batch_divisor)
+        if self.steps_per_epoch is not None:
+            batch = min(batch, max(self.smallest_batch, 2 * n_forget // self.steps_per_epoch))
+        epochs = self.epochs if self.stopping is None else self.stopping.epochs
+        if self.least_steps:
+            steps = math.ceil(2 * n_forget / batch)
+            epochs = min(max(epochs, math.ceil(self.least_steps / steps)), self.most_epochs)
+        sweep = Pass(Visit.FORGET_AND_RETAIN_SAMPLE, TOWARD_TARGET, least_retained=self.least_retained)
+        how = replace(optimization, batch_size=batch)
+        if self.last_rate is not None:
+            how = how.falling_to(self.last_rate, epochs)
+        return Recipe(phases=(Phase(passes=(sweep,), epochs=epochs),)), how
+
+
+PAPER_SCHEDULE = Schedule()
+"""The paper's 20 epochs, at the architecture's own rate and batch  [app:experiments_setup]."""
+REQUEST_SCHEDULE = Schedule(
+    steps_per_epoch=64, smallest_batch=16, rates=(1.0, 0.1, 0.01), least_retained=512, stopping=Stopping()
+)
+"""What ``forget`` runs: it may take its time, and no retrain tells it when to stop."""
