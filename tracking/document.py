@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tracking.figures.style import FigureFile
-from tracking.files import write_atomically
 from tracking.tables.exports import markdown
 from tracking.tables.table import Table
-from tracking.tree import Tree
+from tracking.tree import Tree, write_atomically
 
 SHOWN_OPEN = 3
 """Benchmarks that are shown at once; the others are folded, for a grid has many."""

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
-from tracking.spreads import stein_of
-from tracking.tree import REFERENCES, Entry, Tree, TreeVariant
-from unlearn_core.audit.bounds import Bound
-from unlearn_core.audit.stein import ALPHAS
-from unlearn_core.records import Scores
-from unlearn_core.spec import PROXIES
+from tracking.entries import BOUND, EPOCH, REFERENCES, STEIN, TARGET, Entry, Fields, stein_of
+from tracking.tree import Tree, TreeVariant
+from unlearn_core import methods
+from unlearn_core.records import Finite
 
 Schema = dict[str, Any]
 """Column -> polars type."""
+POLARS_TYPES: Mapping[Any, Any] = {
+    **dict.fromkeys((Finite, float, float | None), pl.Float64),
+    **dict.fromkeys((int, int | None), pl.Int64),
+    **dict.fromkeys((bool, bool | None), pl.Boolean),
+    str: pl.String,
+}
+
+
+def _columns(fields: Fields) -> Schema:
+    """The fields that are one value each, which a curve or a group of numbers is not."""
+    return {name: POLARS_TYPES[kind] for name, kind in fields.items() if kind in POLARS_TYPES}
+
 
 OWNER: Schema = {
     "dataset": pl.String,
@@ -27,27 +37,13 @@ OWNER: Schema = {
     "seed": pl.Int64,
     "method": pl.String,
 }
-SCORES: Schema = {score.name: pl.Float64 for score in fields(Scores)}
-EPOCH: Schema = {"epoch": pl.Int64, "seconds": pl.Float64, **SCORES}
-TARGET: Schema = {
-    **SCORES,
-    "eta_max": pl.Float64,
-    "admissible": pl.Boolean,
-    "reason": pl.String,
-    "kl_net_proxy_before": pl.Float64,
-    "kl_net_proxy_after": pl.Float64,
-    "proxy_seconds": pl.Float64,
-    "ridge": pl.Float64,
-    "shrinkage": pl.String,
-    "cap": pl.Float64,
-    "finalizer": pl.String,
-    "dir_on_test": pl.String,
+BLOCKS: Mapping[str, Schema] = {
+    "best": _columns(EPOCH),
+    "last": _columns(EPOCH),
+    "target": _columns(TARGET),
+    "bound": _columns(BOUND),
+    "stein": _columns(STEIN),
 }
-BOUND: Schema = {term.name: pl.Float64 for term in fields(Bound)} | {"measured": pl.Float64}
-STEIN: Schema = {f"n_{where}_at_{alpha:g}": pl.Int64 for alpha in ALPHAS for where in "tf"} | {
-    f"indistinguishable_at_{alpha:g}": pl.Boolean for alpha in ALPHAS
-}
-BLOCKS: Mapping[str, Schema] = {"best": EPOCH, "last": EPOCH, "target": TARGET, "bound": BOUND, "stein": STEIN}
 ROWS: Schema = {
     **OWNER,
     "kind": pl.String,
@@ -58,7 +54,7 @@ ROWS: Schema = {
     "rte": pl.Float64,
     **{f"{block}_{name}": kind for block, schema in BLOCKS.items() for name, kind in schema.items()},
 }
-EPOCHS: Schema = {**OWNER, **EPOCH}
+EPOCHS: Schema = {**OWNER, **_columns(EPOCH)}
 
 
 @dataclass(frozen=True)
@@ -88,26 +84,17 @@ def _rows(tree: Tree) -> Iterator[list[Any]]:
         reference = name in REFERENCES
         target = row.get("target") or {}
         blocks: Mapping[str, Mapping[str, Any]] = {
-            "best": row if reference else row["best"],
+            # a reference's seconds are its training time, not that of an epoch
+            "best": {**row, "seconds": None} if reference else row["best"],
             "last": {} if reference else row["last"],
             "target": target,
             "bound": target.get("bound") or {},
             "stein": stein_of(entry, name),
         }
-        kind = "reference" if reference else "proxy" if name in PROXIES else "baseline"
         numbers = [blocks[block].get(field) for block, schema in BLOCKS.items() for field in schema]
-        if reference:  # its training time, not that of an epoch; see ``seconds``
-            numbers[list(EPOCH).index("seconds")] = None
-        yield [
-            *owner,
-            kind,
-            variant.complete,
-            entry["n_forget"],
-            entry["n_retain"],
-            row["seconds"],
-            row["rte"],
-            *numbers,
-        ]
+        kind = "reference" if reference else str(methods.find(name).family)
+        counts = [entry["n_forget"], entry["n_retain"], row["seconds"], row["rte"]]
+        yield [*owner, kind, variant.complete, *counts, *numbers]
 
 
 def _epochs(tree: Tree) -> Iterator[list[Any]]:

@@ -14,7 +14,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,12 +26,16 @@ from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, LifecycleStage, Metric, Param, Run
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
+from tracking.entries import COUNTS, REFERENCES, TARGET
 from tracking.tracked import TrackedCell, TrackerReport
+from tracking.tree import flat
 from unlearn_core.errors import BadInput
-from unlearn_core.spec import Variant
+from unlearn_core.grid import Variant
+from unlearn_core.methods import ProxySettings
 
-REFERENCES: tuple[str, ...] = ("base", "retrain", "floor")
-TARGET_PARAMS: tuple[str, ...] = ("ridge", "shrinkage", "cap", "finalizer", "dir_on_test", "admissible", "reason")
+SETTINGS = {field.name for field in fields(ProxySettings)}
+TARGET_PARAMS = [name for name, kind in TARGET.items() if name in SETTINGS or kind in (str, bool | None)]
+"""What is a parameter of a proxy's run: its settings and what is no number; all else is a metric."""
 DIGEST_LENGTH = 36  # what MLflow's table of data sets holds
 PAGE = 1000
 FINISHED = "FINISHED"
@@ -52,7 +56,7 @@ class _Row:
 
 
 class MlflowTracker:
-    """Writes cells into one experiment. ``artifact_root`` matters where the experiment is new; None: the server's own."""
+    """Writes cells into one experiment. ``artifact_root`` is for a new experiment's files; None: the server chooses."""
 
     def __init__(self, tracking_uri: str, experiment: str, artifact_root: Path | None = None) -> None:
         self._seconds = 0.0
@@ -128,7 +132,7 @@ class MlflowTracker:
                 return
 
     def _finished(self, run: Run) -> str:
-        """Its id; a run without content that was interrupted between its two calls is ended now."""
+        """Its id. A run that was interrupted between being created and being ended is ended now."""
         if run.info.status != FINISHED:
             self._client.set_terminated(run.info.run_id)
         return run.info.run_id
@@ -170,7 +174,7 @@ class MlflowTracker:
         known.append(_Row(run_id, cell.step_ids[name], parent, finished=False))
         self._write_text(run, json.dumps(row, indent=1, allow_nan=False), "entry.json")
         self._client.log_inputs(run_id, datasets=[_dataset_input(cell)])
-        self._client.log_batch(run_id, metrics=_metrics(row), params=_params(cell, row))  # split where it is too long
+        self._client.log_batch(run_id, metrics=_metrics(row), params=_params(cell, row))  # MLflow splits long batches
         self._client.set_terminated(run_id, FINISHED, end)
         known[:] = [replace(known[-1], finished=True)]
         self._replaced += replaces
@@ -220,18 +224,11 @@ def _dataset_input(cell: TrackedCell) -> DatasetInput:
 def _params(cell: TrackedCell, row: Mapping[str, Any]) -> list[Param]:
     target = row.get("target", {})
     values = {
-        **_flat(cell.settings),
-        **{name: cell.entry[name] for name in ("n_forget", "n_retain") if name in cell.entry},
+        **flat(cell.settings),
+        **{name: cell.entry[name] for name in COUNTS if name != "seed" and name in cell.entry},
         **{name: target[name] for name in TARGET_PARAMS if target.get(name) is not None},
     }
     return [Param(name, value if isinstance(value, str) else json.dumps(value)) for name, value in values.items()]
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat
 
 
 def _metrics(row: Mapping[str, Any]) -> list[Metric]:

@@ -57,7 +57,7 @@ def register_model(
 
     Args:
         certificate: files that become artifacts of the run.
-        artifact_root: where a new experiment keeps its files; None: the server's own place.
+        artifact_root: the folder for the files of a new experiment; None: the server chooses.
     """
     with _talking_to(tracking_uri), _run(f"forget for {name}", artifact_root, tags):
         mlflow.log_metrics(dict(metrics))
@@ -102,14 +102,14 @@ def _experiment(artifact_root: Path | None) -> str:
 
 @contextmanager
 def _run(name: str, artifact_root: Path | None, tags: Mapping[str, str]) -> Iterator[None]:
-    """A run that is marked as failed where what is done in it fails."""
+    """A run that is marked as failed if anything inside it raises."""
     with mlflow.start_run(experiment_id=_experiment(artifact_root), run_name=name, tags=dict(tags)):
         yield
 
 
 @contextmanager
 def _talking_to(tracking_uri: str) -> Iterator[None]:
-    """MLflow's process-wide address for the time of a call, without its reports of every step."""
+    """Sets MLflow's process-wide address for the time of a call, and silences its reports of every step."""
     before = mlflow.get_tracking_uri(), mlflow.get_registry_uri()
     logger = logging.getLogger("mlflow")
     level = logger.level

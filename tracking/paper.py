@@ -1,4 +1,4 @@
-"""The paper's numbers, as its tables print them: ``data/paper_tables.json``, transcribed from the source."""
+"""The paper's numbers with the two or three digits that its tables print: ``data/paper_tables.json``."""
 
 from __future__ import annotations
 
@@ -9,19 +9,12 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from tracking.entries import Spread
 from tracking.tables.recommendations import DEFAULT_KEYS
 from tracking.tree import TreeVariant
-from unlearn_core.spec import Scenario
+from unlearn_core.grid import Scenario
 
 ARCHITECTURE_NAMES: Mapping[str, str] = {"Linear": "linear", "MLP-1": "mlp1", "MLP-2": "mlp2", "ResNet-18": "resnet18"}
-
-
-@dataclass(frozen=True)
-class Printed:
-    """Mean ± std as printed, so with two or three digits."""
-
-    mean: float
-    std: float | None
 
 
 @dataclass(frozen=True, order=True)
@@ -46,21 +39,21 @@ class PaperBenchmark:
     label: str
     variant: PaperVariant
     backbone: str
-    rows: Mapping[str, Mapping[str, Printed | None]]
+    rows: Mapping[str, Mapping[str, Spread | None]]
 
 
 @dataclass(frozen=True)
 class PaperRecommendation:
-    eta_max: Printed
+    eta_max: Spread
     admissible_percent: float
 
 
 @dataclass(frozen=True)
 class PaperDistillation:
-    """KL of the target and of the distilled network; None where the paper has a dash."""
+    """KL of the target and of the distilled network; None if the paper has a dash."""
 
-    target: Mapping[str, Printed] | None
-    distilled: Mapping[str, Printed] | None
+    target: Mapping[str, Spread] | None
+    distilled: Mapping[str, Spread] | None
 
 
 @dataclass(frozen=True)
@@ -78,7 +71,7 @@ def read_paper() -> Paper:
         benchmarks=tuple(map(_benchmark, tables["benchmarks"])),
         recommendations={
             _recommended(table["label"], row): {
-                proxy: PaperRecommendation(Printed(cell["eta_max"], cell["std"]), cell["admissible_percent"])
+                proxy: PaperRecommendation(Spread(cell["eta_max"], cell["std"]), cell["admissible_percent"])
                 for proxy, cell in cells.items()
             }
             for table in tables["recommendations"]
@@ -103,12 +96,12 @@ def _benchmark(table: dict[str, Any]) -> PaperBenchmark:
     )
 
 
-def _printed(cell: dict[str, Any] | None) -> Printed | None:
-    return None if cell is None else Printed(cell["mean"], cell["std"])
+def _printed(cell: dict[str, Any] | None) -> Spread | None:
+    return None if cell is None else Spread(cell["mean"], cell["std"])
 
 
-def _blocks(cell: dict[str, Any] | None) -> dict[str, Printed] | None:
-    return None if cell is None else {name: Printed(value["mean"], value["std"]) for name, value in cell.items()}
+def _blocks(cell: dict[str, Any] | None) -> dict[str, Spread] | None:
+    return None if cell is None else {name: Spread(value["mean"], value["std"]) for name, value in cell.items()}
 
 
 def _distilled(table: dict[str, Any], row: str) -> PaperVariant:

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from statistics import median
 
 from tracking.claims import Claim, Verdict
-from tracking.claims.cases import unlearning
-from tracking.figures.wording import listed
-from tracking.spreads import CLOCK_TOLERANCE, clock_is_steady, mean_over_seeds, ratio
+from tracking.claims.judging import unlearning
+from tracking.entries import CLOCK_TOLERANCE, clock_is_steady, mean_over_seeds, ratio
 from tracking.tables.distillation import idle_everywhere
-from tracking.tables.table import two_digits, whole
+from tracking.tables.table import counted, listed, two_digits, whole
 from tracking.tree import Tree, TreeVariant
-from unlearn_core.spec import ARCHITECTURES, BASELINES, METHODS, PROXIES, Scenario
+from unlearn_core import methods
+from unlearn_core.grid import ARCHITECTURES, Scenario
 
 KL_F, KL_T = "kl_f", "kl_t"
 
 
 @dataclass(frozen=True)
 class Closest:
-    """The least mean KL over seeds, and who has it: more than one where they tie."""
+    """The least mean KL over seeds, and who has it: more than one if they tie."""
 
     names: tuple[str, ...]
     kl: float
@@ -34,12 +34,12 @@ class Closest:
         return f"all {self.among} alike" if len(self.names) == self.among else f"{listed(self.names)} alike"
 
 
-def closest(variant: TreeVariant, methods: Iterable[str], measure: str) -> Closest | None:
+def closest(variant: TreeVariant, rivals: Iterable[str], measure: str) -> Closest | None:
     """Among the methods that the benchmark ranks: in every seed, finite, and not the base under another name."""
     means = {
         name: kl
-        for name in methods
-        if variant.has(name) and not (name in PROXIES and idle_everywhere(variant, name))
+        for name in rivals
+        if variant.has(name) and not idle_everywhere(variant, name)
         if (kl := mean_over_seeds(variant.entries, name, "best", measure)) is not None
     }
     if not means:
@@ -50,7 +50,7 @@ def closest(variant: TreeVariant, methods: Iterable[str], measure: str) -> Close
 
 def over_floor(variant: TreeVariant) -> float | None:
     """KL_f of the closest proxy over the floor's."""
-    proxy = closest(variant, PROXIES, KL_F)
+    proxy = closest(variant, methods.proxies(), KL_F)
     return ratio(proxy.kl if proxy else None, mean_over_seeds(variant.entries, "floor", "best", KL_F))
 
 
@@ -80,11 +80,11 @@ def _extent(tree: Tree) -> str:
     archs = listed([arch for arch in ARCHITECTURES if arch in present])
     counts = {len(v.entries) for v in tree.variants}
     seeds = counted(max(counts), "seed") if len(counts) == 1 else f"{min(counts)} to {counted(max(counts), 'seed')}"
-    methods = {name for v in tree.variants for name in v.methods}
-    n_proxies, n_baselines = len(methods & {*PROXIES}), len(methods & {*BASELINES})
+    present_methods = {name for v in tree.variants for name in v.methods}
+    n_proxies, n_baselines = (len(present_methods & {*names}) for names in (methods.proxies(), methods.baselines()))
     return (
         f"{counted(len(tree.variants), 'variant')} ({kinds}) of {datasets} with {archs}, {seeds} each; "
-        f"{counted(len(methods), 'method')}: {counted(n_proxies, 'proxy', 'proxies')} and "
+        f"{counted(len(present_methods), 'method')}: {counted(n_proxies, 'proxy', 'proxies')} and "
         f"{counted(n_baselines, 'baseline')}."
     )
 
@@ -92,12 +92,12 @@ def _extent(tree: Tree) -> str:
 def _gaps(tree: Tree) -> str:
     """Variants may have been run with different methods: that is no problem of the tree, but a reader should know."""
     having = Counter(name for v in tree.variants for name in v.methods)
-    partly = [f"{name} in {having[name]}" for name in METHODS if 0 < having[name] < len(tree.variants)]
+    partly = [f"{name} in {having[name]}" for name in methods.names() if 0 < having[name] < len(tree.variants)]
     return f"Not every variant has every method: {listed(partly)} of {len(tree.variants)}." if partly else ""
 
 
 def _closest_on(tree: Tree, subject: str, measure: str) -> str:
-    pairs = [(closest(v, PROXIES, measure), closest(v, BASELINES, measure)) for v in tree.variants]
+    pairs = [(closest(v, methods.proxies(), measure), closest(v, methods.baselines(), measure)) for v in tree.variants]
     compared = [(proxy, baseline) for proxy, baseline in pairs if proxy and baseline]
     if not compared:
         return f"{subject}, no proxy can be compared with a baseline: no variant has both in every seed."
@@ -121,7 +121,7 @@ def _names(winners: Sequence[Closest]) -> str:
     """Who, and in how many. Proxies with the same target, as on most forgotten classes, have the same KL to the bit."""
     if not winners:
         return ""
-    counts = Counter(map(str, winners))  # most common first, in the order of the variants where that is equal
+    counts = Counter(map(str, winners))  # most common first, in the order of the variants if equal
     return f" ({', '.join(f'{who} in {count}' for who, count in counts.most_common())})"
 
 
@@ -158,7 +158,7 @@ def _run_time(tree: Tree) -> str:
 
 
 def _proxy_times(variant: TreeVariant) -> list[float]:
-    proxies = unlearning(variant, [proxy for proxy in PROXIES if variant.has(proxy)])
+    proxies = unlearning(variant, [proxy for proxy in methods.proxies() if variant.has(proxy)])
     return [time for proxy in proxies if (time := _percent(variant, proxy)) is not None]
 
 
@@ -194,8 +194,3 @@ def _problems(tree: Tree) -> str:
         f"{'leaves' if len(tree.problems) == 1 else 'leave'} {incomplete} of {counted(len(tree.variants), 'variant')} "
         f"incomplete. The first: {tree.problems[0]}."
     )
-
-
-def counted(count: int, noun: str, plural: str = "") -> str:
-    """``1 seed``, ``5 seeds``."""
-    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"

@@ -1,4 +1,4 @@
-"""What is handed to the MLflow writer and comes back from it. Light to import: mlflow itself takes seconds."""
+"""What the MLflow writer takes and returns. Apart from it because importing mlflow takes seconds."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unlearn_core.spec import Variant
+from unlearn_core.grid import Variant
 
 
 @dataclass(frozen=True)
 class TrackedCell:
-    """A finished cell as it is shown.
+    """A finished cell, to be written as MLflow runs.
 
     ``entry`` is the seed entry of the results tree; ``step_ids`` names, for every row of it, the step that made the row;
     ``settings`` is JSON, nested or flat, and becomes the parameters of every run.

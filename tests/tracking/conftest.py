@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import cProfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tracking.results_tree import write_entries
-from tracking.tree import Tree, TreeVariant
+from tracking.tree import Tree, TreeVariant, write_entries
+from unlearn_core import methods
+from unlearn_core.grid import Scenario, Variant
 from unlearn_core.records import (
     EpochMetrics,
     MethodRecord,
@@ -21,7 +23,6 @@ from unlearn_core.records import (
     method_entry,
     reference_entry,
 )
-from unlearn_core.spec import EMPIRICAL_PROXIES, METHODS, PROXIES, Scenario, Variant
 
 BOUND = {
     "kl_retrain_base": 0.8,
@@ -82,9 +83,11 @@ def method(
     """Two epochs, the first of them the best. A proxy is taught by ``taught``."""
     best = EpochMetrics(1, 0.5, scores(**numbers))
     end = EpochMetrics(2, 1.0, scores(**{**numbers, **(last or {})}))
-    if name in PROXIES and taught is None:
-        taught = target(None if name in EMPIRICAL_PROXIES else 0.5)
-    return method_entry(MethodRecord(name, [best, end], best, end, 10 * rte, rte, taught if name in PROXIES else None))
+    if name in methods.proxies() and taught is None:
+        taught = target(None if name in methods.closed_forms() else 0.5)
+    return method_entry(
+        MethodRecord(name, [best, end], best, end, 10 * rte, rte, taught if name in methods.proxies() else None)
+    )
 
 
 def cell(seed: int = 42, n_forget: int = 100, **rows: dict[str, Any]) -> dict[str, Any]:
@@ -117,7 +120,19 @@ def write(root: Path, *variants: TreeVariant) -> Path:
 
 
 def every_method() -> dict[str, dict[str, Any]]:
-    return {name.replace("-", "_"): method(name) for name in METHODS}
+    return {name.replace("-", "_"): method(name) for name in methods.names()}
+
+
+@pytest.fixture
+def count_calls() -> Callable[[Callable[[], object]], int]:
+    """How many functions some work calls: what it costs, however busy the machine is."""
+
+    def count(work: Callable[[], object]) -> int:
+        profile = cProfile.Profile()
+        profile.runcall(work)
+        return sum(entry.callcount for entry in profile.getstats())
+
+    return count
 
 
 @pytest.fixture

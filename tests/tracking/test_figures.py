@@ -13,17 +13,19 @@ import matplotlib
 import numpy as np
 import pytest
 
+from tracking.entries import Entry
 from tracking.figures import write_evolution, write_figures
 from tracking.figures.catalogue import representatives
 from tracking.figures.evolution import evolution_curves, evolution_figure
 from tracking.figures.heatmap import heat_map, write_heat_map
+from tracking.figures.illustrations import write_regions, write_weights
 from tracking.figures.queries import ERROR_RATES, query_curves, write_queries
-from tracking.figures.regions import write_regions
 from tracking.figures.shift import shift_panel
 from tracking.figures.style import LOOKS, FigureFile
-from tracking.figures.weights import write_weights
-from tracking.tree import Entry, TreeVariant
+from tracking.tree import TreeVariant
+from unlearn_core import methods
 from unlearn_core.audit.stein import min_queries
+from unlearn_core.grid import ARCHITECTURES, Scenario, Variant
 from unlearn_core.illustration import DigitWeights, PlaneRegions, Region
 from unlearn_core.records import (
     EpochMetrics,
@@ -35,7 +37,6 @@ from unlearn_core.records import (
     method_entry,
     reference_entry,
 )
-from unlearn_core.spec import ARCHITECTURES, METHODS, Scenario, Variant
 
 SCORES = Scores(0.2, 0.4, 0.2, 0.4, 0.9, 0.8, 0.5, 0.5)
 CURVE = tuple((eta, eta * (eta - 0.5)) for eta in (0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0))  # zero at 0.5
@@ -160,8 +161,8 @@ def test_the_same_tree_gives_the_same_bytes_whatever_the_users_settings(figures,
 
 
 def test_no_two_methods_look_alike_in_grey():
-    looks = {(look.marker, look.filled) for name, look in LOOKS.items() if name in METHODS}
-    assert len(looks) == len(METHODS)
+    looks = {(look.marker, look.filled) for name, look in LOOKS.items() if name in methods.names()}
+    assert len(looks) == len(methods.names())
 
 
 # --- KL over run time

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from tracking.frames import EPOCHS, ROWS, frames
-from tracking.results_tree import read_tree
+from tracking.tree import read_tree
 
 
 @pytest.fixture

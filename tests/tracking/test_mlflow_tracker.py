@@ -22,6 +22,7 @@ from mlflow.entities import Dataset, Run
 from tracking.mlflow_tracker import MlflowTracker
 from tracking.tracked import TrackedCell, TrackerReport, default_tracking_uri
 from unlearn_core.errors import BadInput
+from unlearn_core.grid import Scenario, Variant
 from unlearn_core.records import (
     EpochMetrics,
     MethodRecord,
@@ -32,7 +33,6 @@ from unlearn_core.records import (
     method_entry,
     reference_entry,
 )
-from unlearn_core.spec import Scenario, Variant
 
 VARIANT = Variant("cifar10", "mlp1", Scenario.SUBCLASS, 0)
 FINGERPRINT = "f" * 64

@@ -6,22 +6,19 @@ Browser tests run wherever Chromium is found and say so where it is not.
 from __future__ import annotations
 
 import os
-import signal
-import socket
-import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.processes import free_port, running, wait_until
 from tracking.mlflow_tracker import MlflowTracker
 from tracking.tracked import TrackedCell, default_tracking_uri
+from unlearn_core.grid import Scenario, Variant
 from unlearn_core.records import (
     EpochMetrics,
     MethodRecord,
@@ -31,10 +28,8 @@ from unlearn_core.records import (
     method_entry,
     reference_entry,
 )
-from unlearn_core.spec import Scenario, Variant
 
-SERVER_START = 180  # seconds; seven on an idle machine
-STEP = 60_000  # milliseconds that any one thing on a page may take
+STEP = 240_000  # milliseconds that any one thing on a page may take
 EPOCHS = 20
 VARIANT = Variant("cifar10", "mlp1", Scenario.SUBCLASS, 0)
 
@@ -65,42 +60,24 @@ def server(tmp_path_factory) -> Iterator[str]:
     tracker = MlflowTracker(default_tracking_uri(folder), "grid", folder / "artifacts")
     for seed in (42, 0):
         tracker.log_cell(cell(seed))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", default_tracking_uri(folder)]
+    port = free_port()
+    command = [
+        sys.executable, "-m", "mlflow", "server", "--backend-store-uri", default_tracking_uri(folder),
+        "--host", "127.0.0.1", "--port", port, "--workers", 1,
+    ]  # fmt: skip
     quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    with (folder / "server.log").open("w") as log:
-        process = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"],
-            cwd=folder,
-            env={**os.environ, **quiet, "HOME": str(folder)},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # its process group has its id, and nothing else is in it
-        )
-    try:
+    with running(command, folder, {**os.environ, **quiet, "HOME": str(folder)}) as process:
         address = f"http://127.0.0.1:{port}"
-        wait_until_up(address, process, folder / "server.log")
+        wait_until(lambda: answers(f"{address}/health"), "the MLflow server", process)
         yield address
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait(timeout=30)
 
 
-def wait_until_up(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + SERVER_START
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            with urllib.request.urlopen(f"{address}/health", timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.3)
-    pytest.fail(f"the MLflow server did not start (exit code {process.poll()}):\n{log.read_text()}")
+def answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(address, timeout=5):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
 
 
 @pytest.fixture

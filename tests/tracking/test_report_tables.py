@@ -11,13 +11,13 @@ import pytest
 from tracking.claims import PAPER_CLAIMS, judge
 from tracking.frames import frames
 from tracking.paper import read_paper
-from tracking.results_tree import read_tree
 from tracking.tables.audit import bounds, queries
 from tracking.tables.comparison import comparisons
 from tracking.tables.distillation import distillation
 from tracking.tables.exports import frame, latex, markdown, rich_table
 from tracking.tables.recommendations import across_architectures, across_scenarios
 from tracking.tables.report import report_tables
+from tracking.tree import read_tree
 
 
 def texts(row):

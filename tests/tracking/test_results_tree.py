@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from tracking.results_tree import read_entries, read_tree, tree_path, write_entries
+from tracking.tree import read_entries, read_tree, tree_path, write_entries
 from unlearn_core.errors import BadInput
+from unlearn_core.grid import Scenario, Variant
 from unlearn_core.records import (
     EpochMetrics,
     MethodRecord,
@@ -21,7 +22,6 @@ from unlearn_core.records import (
     method_entry,
     reference_entry,
 )
-from unlearn_core.spec import Scenario, Variant
 
 SCORES = Scores(0.1, 0.2, 0.1, 0.2, 0.9, 0.8, 0.5, 0.5)
 
@@ -122,28 +122,28 @@ def test_a_tree_is_read_in_the_order_of_the_grid_with_every_entry_as_written(tmp
         (
             lambda cells: cells[1]["retrain"].pop("kl_f"),
             "[1].retrain.kl_f",
-            "missing; it should be a finite number or null",
+            "missing",
         ),
         (lambda cells: cells[1].pop("floor"), "[1].floor", "missing"),
         (
             lambda cells: cells[0]["ft"]["best"].update(kl_t="0.2"),
             "[0].ft.best.kl_t",
-            "'0.2' is not a finite number or null",
+            "'0.2' should be a valid number",
         ),
-        (lambda cells: cells[0]["ft"].update(rte=None), "[0].ft.rte", "None is not a finite number"),
+        (lambda cells: cells[0]["ft"].update(rte=None), "[0].ft.rte", "None should be a valid number"),
         (lambda cells: cells[0]["ft"].pop("last"), "[0].ft.last", "missing"),
         (
             lambda cells: cells[0]["ft"]["epochs"][0].update(acc_t=True),
             "[0].ft.epochs[0].acc_t",
-            "True is not a finite number",
+            "True should be a valid number",
         ),
-        (lambda cells: cells[0]["ft"].update(epochs=[]), "[0].ft.epochs", "missing; it should be a list of epochs"),
+        (lambda cells: cells[0]["ft"].update(epochs=[]), "[0].ft.epochs", "List should have at least 1 item"),
         (lambda cells: cells[0].update(sft={}), "[0].sft", "unknown method; there are lda, qda"),
         (lambda cells: cells[1].pop("ft"), "[1].ft", "missing; 1 of 2 seeds have it"),
         (lambda cells: cells[1].update(seed=42), "[1]", r"seed 42 again; the entry at mlp1.results.0[0] counts"),
         (lambda cells: cells[1].update(n_forget=6), "[1].n_forget", "6 in seed 0, but 5 in seeds 42"),
-        (lambda cells: cells[1].pop("n_retain"), "[1].n_retain", "missing; it should be a whole number of at least 0"),
-        (lambda cells: cells[1].update(provenance=3), "[1].provenance", "3 is not an object"),
+        (lambda cells: cells[1].pop("n_retain"), "[1].n_retain", "missing"),
+        (lambda cells: cells[1].update(provenance=3), "[1].provenance", "3 should be a valid dictionary"),
         (lambda cells: cells.append("seed 7"), "[2]", "'seed 7' is not a seed entry"),
     ],
 )
@@ -176,8 +176,7 @@ def test_a_row_that_is_not_whole_is_left_out_and_its_entry_kept(tmp_path):
     assert ["ft" in entry for entry in tree.variants[0].entries] == [True, False]
     assert tree.variants[0].seeds == (42, 0)
     assert [str(problem) for problem in tree.problems] == [
-        "cifar10/r50/subclass_mlp1_raw.json: mlp1.results.0[1].ft.best.kl_t: missing; it should be a finite number or null "
-        "(and 1 more in this row)"
+        "cifar10/r50/subclass_mlp1_raw.json: mlp1.results.0[1].ft.best.kl_t: missing (and 1 more in this row)"
     ]
 
 

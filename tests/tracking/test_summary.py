@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from tracking.claims import Claim, Verdict
-from tracking.summary import Closest, closest, counted, over_floor, summary
+from tracking.summary import Closest, closest, over_floor, summary
+from tracking.tables.table import counted
 from tracking.tree import Tree, TreeProblem
-from unlearn_core.spec import BASELINES, PROXIES
+from unlearn_core import methods
 
 
 def claim(verdict):
@@ -33,20 +34,24 @@ def one(made, lda_2c=0.2, dir_2c=0.3, ft=0.4, ga=0.5, floor=0.1, floor_rte=1.0, 
 
 def test_closest_is_among_what_the_benchmark_ranks(made):
     v = one(made)
-    assert closest(v, PROXIES, "kl_f") == Closest(("lda-2c",), 0.2, among=2)
-    assert closest(v, BASELINES, "kl_f") == Closest(("ft",), 0.4, among=2)
-    assert closest(one(made, eta=0.0), PROXIES, "kl_f") == Closest(("dir-2c",), 0.3, among=1), "the base is no rival"
+    assert closest(v, methods.proxies(), "kl_f") == Closest(("lda-2c",), 0.2, among=2)
+    assert closest(v, methods.baselines(), "kl_f") == Closest(("ft",), 0.4, among=2)
+    assert closest(one(made, eta=0.0), methods.proxies(), "kl_f") == Closest(("dir-2c",), 0.3, among=1), (
+        "the base is no rival"
+    )
     whole, partial = (dict(entry) for entry in v.entries)
     del partial["lda-2c"]
-    assert closest(replace(v, entries=(whole, partial)), PROXIES, "kl_f") == Closest(("dir-2c",), 0.3, among=1)
-    assert closest(made.variant(made.cell()), PROXIES, "kl_f") is None
+    assert closest(replace(v, entries=(whole, partial)), methods.proxies(), "kl_f") == Closest(
+        ("dir-2c",), 0.3, among=1
+    )
+    assert closest(made.variant(made.cell()), methods.proxies(), "kl_f") is None
     assert closest(one(made, lda_2c=float("inf")), ("lda-2c",), "kl_f") is None
 
 
 def test_those_who_tie_are_named_together(made):
-    assert str(closest(one(made, dir_2c=0.2), PROXIES, "kl_f")) == "all 2 alike"
+    assert str(closest(one(made, dir_2c=0.2), methods.proxies(), "kl_f")) == "all 2 alike"
     assert str(closest(one(made, lda_2c=0.4), ("lda-2c", "ft", "ga"), "kl_f")) == "lda-2c and ft alike"
-    assert str(closest(one(made), PROXIES, "kl_f")) == "lda-2c"
+    assert str(closest(one(made), methods.proxies(), "kl_f")) == "lda-2c"
 
 
 def test_the_sentences_of_a_whole_tree(made):

@@ -1,18 +1,22 @@
-"""How a claim is judged: by the share of cases in which its rule finds it true."""
+"""How a claim is judged: by the share of cases in which its rule finds it true, and how rules find their cases."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tracking.tables.table import Column, Group, Row, Table, text_cell
+from tracking.entries import mean_over_seeds, unlearned_nothing
+from tracking.tables.table import Column, Group, Row, Table, text_cell, two_digits
 from tracking.tree import Tree, TreeVariant
+from unlearn_core.grid import Scenario
 
 EVERY = 1.0
 MOST = 0.75
 SHARES = {EVERY: "all", MOST: "at least three quarters"}
 SHOWN = 3  # exceptions that are named; how many there are is always said
+EVERYWHERE: tuple[Scenario, ...] = tuple(Scenario)
 
 
 class Verdict(StrEnum):
@@ -34,9 +38,14 @@ class Case:
         return f"{' '.join(filter(None, (self.variant.name, self.about)))} ({self.numbers})"
 
 
+Cases = Callable[[Tree], Iterable[Case]]
+Test = Callable[[TreeVariant], Case | None]
+"""None if the variant says nothing about the claim."""
+
+
 @dataclass(frozen=True)
 class ClaimRule:
-    """``cases`` yields what can be judged; the claim holds where at least ``share`` of it is true."""
+    """``cases`` yields what can be judged; the claim holds if at least ``share`` of it is true."""
 
     name: str
     label: str
@@ -45,11 +54,11 @@ class ClaimRule:
     rule: str
     """When a case is true."""
     share: float
-    cases: Callable[[Tree], Iterable[Case]]
+    cases: Cases
     needs: str
     """What a tree must have for it to be judged at all."""
     in_paper: tuple[int, int] | None
-    """In how many of how many cases the paper's own printed tables make it true; None where they do not show it."""
+    """In how many of how many cases the paper's own printed tables make it true; None if they do not show it."""
 
 
 @dataclass(frozen=True)
@@ -71,20 +80,15 @@ def judge(tree: Tree, rules: Iterable[ClaimRule]) -> tuple[Claim, ...]:
 
 def claims_table(claims: Sequence[Claim]) -> Table:
     columns = ("verdict", "statement", "label", "rule", "evidence", "printed")
+    rows = (
+        Row(c.name, tuple(map(text_cell, (c.verdict, c.statement, c.label, c.rule, c.evidence, c.in_paper))))
+        for c in claims
+    )
     return Table(
         name="claims",
         title="The paper's claims on these results",
         columns=tuple(Column(name, name, prose=True) for name in columns),
-        groups=(
-            Group(
-                tuple(
-                    Row(
-                        c.name, tuple(map(text_cell, (c.verdict, c.statement, c.label, c.rule, c.evidence, c.in_paper)))
-                    )
-                    for c in claims
-                )
-            ),
-        ),
+        groups=(Group(tuple(rows)),),
         caption="means over seeds; a verdict is about the variants in these results, and its rule is ours; "
         "printed: the same rule on the numbers that the paper prints",
         row_heading="claim",
@@ -99,9 +103,9 @@ def _judge_one(tree: Tree, rule: ClaimRule) -> Claim:
     else:
         verdict = Verdict.HOLDS if len(true) >= rule.share * len(cases) else Verdict.FAILS
         evidence = _evidence(cases, true)
-    said = f"{rule.rule}; to hold, in {SHARES[rule.share]} of the cases"
+    how = f"{rule.rule}; to hold, in {SHARES[rule.share]} of the cases"
     printed = "not shown" if rule.in_paper is None else f"true in {rule.in_paper[0]} of {rule.in_paper[1]} cases"
-    return Claim(rule.name, rule.label, rule.statement, said, verdict, evidence, printed)
+    return Claim(rule.name, rule.label, rule.statement, how, verdict, evidence, printed)
 
 
 def _evidence(cases: Sequence[Case], true: Sequence[Case]) -> str:
@@ -114,3 +118,31 @@ def _evidence(cases: Sequence[Case], true: Sequence[Case]) -> str:
         text += f"; not in {named}{more}"
     incomplete = len({case.variant.name for case in cases if not case.variant.complete})
     return text + (f"; {incomplete} of the variants incomplete" if incomplete else "")
+
+
+def each(scenarios: Sequence[Scenario], rows: Sequence[str], test: Test) -> Cases:
+    """A case for every variant of these scenarios in which every seed has these rows."""
+
+    def cases(tree: Tree) -> Iterator[Case]:
+        for variant in tree.variants:
+            if variant.variant.scenario in scenarios and variant.has(*rows):
+                case = test(variant)
+                if case is not None:
+                    yield case
+
+    return cases
+
+
+def mean(variant: TreeVariant, row: str, name: str, block: str = "best") -> float:
+    """Over all seeds, which all have the row; infinite if it is so in any of them."""
+    over_seeds = mean_over_seeds(variant.entries, row, block, name)
+    return math.inf if over_seeds is None else over_seeds
+
+
+def unlearning(variant: TreeVariant, rows: Sequence[str]) -> list[str]:
+    """Those of the rows that unlearn in every seed: a proxy that is not admissible is the base."""
+    return [row for row in rows if not any(unlearned_nothing(entry, row) for entry in variant.entries)]
+
+
+def said(what: str, numbers: Mapping[str, float]) -> str:
+    return f"{what}: {', '.join(f'{name} {two_digits(value)}' for name, value in numbers.items())}"

@@ -6,11 +6,10 @@ import math
 from collections.abc import Iterator
 from itertools import pairwise
 
-from tracking.claims.cases import Cases, each, mean, said, unlearning
-from tracking.claims.judging import EVERY, MOST, Case, ClaimRule
+from tracking.claims.judging import EVERY, MOST, Case, Cases, ClaimRule, each, mean, said, unlearning
 from tracking.tables.recommendations import PROXIES_SHOWN, admissible_percent, eta_max
 from tracking.tree import Tree, TreeVariant
-from unlearn_core.spec import Scenario
+from unlearn_core.grid import Scenario
 
 DISTILLED: tuple[str, ...] = ("lda-mix", "lda-2c", "qda-mix", "dir-2c")
 """The proxies of tab:distillation whose target is finite."""

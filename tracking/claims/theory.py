@@ -6,21 +6,20 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tracking.claims.cases import Cases, said
-from tracking.claims.judging import EVERY, Case, ClaimRule
+from tracking.claims.judging import EVERY, Case, Cases, ClaimRule, said
+from tracking.entries import gaussian_proxies
 from tracking.tree import Tree
-from unlearn_core.spec import GAUSSIAN_PROXIES
 
 ROUNDING = 1e-9
 """Of float64 sums over tens of thousands of rows, relative to 1 nat or more."""
 
 
 def _per_target(test: Callable[[dict[str, Any]], bool | None], *terms: str) -> Cases:
-    """A case for every variant and proxy: true where it is for every seed whose bound is finite and says something."""
+    """A case for every variant and proxy: true if it is so in every seed whose bound is finite and says something."""
 
     def cases(tree: Tree) -> Iterator[Case]:
         for variant in tree.variants:
-            for proxy in GAUSSIAN_PROXIES:
+            for proxy in gaussian_proxies():
                 bounds = [entry[proxy]["target"].get("bound") for entry in variant.entries_with(proxy)]
                 finite = [bound for bound in bounds if bound and None not in bound.values()]
                 judged = [(bound, verdict) for bound in finite if (verdict := test(bound)) is not None]
@@ -47,14 +46,14 @@ def _decreased(bound: dict[str, Any]) -> bool | None:
 
 def _convex(tree: Tree) -> Iterator[Case]:
     for variant in tree.variants:
-        for proxy in GAUSSIAN_PROXIES:
+        for proxy in gaussian_proxies():
             curves = [entry[proxy]["target"]["h_curve"] for entry in variant.entries_with(proxy)]
             if bulges := [_bulge(curve) for curve in curves if len(curve) > 2]:
                 yield Case(variant, max(bulges) <= ROUNDING, f"greatest bulge {max(bulges):.1g}", proxy)
 
 
 def _bulge(curve: Sequence[Sequence[float | None]]) -> float:
-    """How far a point lies above the chord of its neighbours, at most, relative to 1 nat or more; 0 where convex."""
+    """How far a point lies above the chord of its neighbours, at most, relative to 1 nat or more; 0 if convex."""
     points = [(eta, h) for eta, h in curve if eta is not None and h is not None]
     above = [
         h1 - (h0 + (h2 - h0) * (e1 - e0) / (e2 - e0))

@@ -11,7 +11,7 @@ from tracking.figures.queries import write_queries
 from tracking.figures.shift import shift_panel, write_shift
 from tracking.figures.style import FigureFile
 from tracking.tree import TreeVariant, slug
-from unlearn_core.spec import Scenario
+from unlearn_core.grid import Scenario
 
 PAPER_KEYS = {Scenario.CLASS: 0, Scenario.SUBCLASS: 0, Scenario.RANDOM: 500}
 

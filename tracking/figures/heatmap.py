@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracking.entries import mean_over_seeds, ratio, unlearned_nothing
 from tracking.figures.style import FigureFile, new_figure, save, styled
-from tracking.figures.wording import seeds, unlearned_nothing
-from tracking.spreads import mean_over_seeds, ratio
+from tracking.tables.table import counted
 from tracking.tree import TreeVariant
-from unlearn_core.spec import METHODS
+from unlearn_core import methods
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +31,7 @@ HEADING, GAP = 1.25, 0.3  # in rows: above a family, between its scenarios
 
 @dataclass(frozen=True)
 class HeatCell:
-    """``ratio`` None where the KL of some seed is not finite; ``idle`` where the proxy was admissible in no seed."""
+    """``ratio`` is None if the KL of some seed is not finite; ``idle``: the proxy was admissible in no seed."""
 
     ratio: float | None
     idle: bool
@@ -45,7 +45,7 @@ class HeatCell:
 
 @dataclass(frozen=True)
 class HeatRow:
-    """One variant, with a cell per column of the map: None where the method did not run."""
+    """One variant, with a cell per column of the map: None if the method did not run."""
 
     family: str
     scenario: str
@@ -62,7 +62,7 @@ class HeatMap:
 
 def heat_map(variants: Sequence[TreeVariant]) -> HeatMap:
     """Every variant that has a number, every method that any of them ran, and the base, which unlearned nothing."""
-    columns = tuple(c for c in ("base", *METHODS) if any(v.entries_with("floor", c) for v in variants))
+    columns = tuple(c for c in ("base", *methods.names()) if any(v.entries_with("floor", c) for v in variants))
     rows = [
         HeatRow(
             v.family,
@@ -77,7 +77,7 @@ def heat_map(variants: Sequence[TreeVariant]) -> HeatMap:
 
 
 def write_heat_map(directory: Path, variants: Sequence[TreeVariant]) -> list[FigureFile]:
-    """The map of all variants, as tall as it needs to be; nothing where no KL_f has a floor beside it."""
+    """The map of all variants, as tall as it needs to be; nothing if no KL_f has a floor beside it."""
     cells = heat_map(variants)
     if not any(cell.ratio for row in cells.rows for cell in row.cells if cell):
         return []
@@ -137,7 +137,7 @@ def _draw(axes: Axes, cells: HeatMap, height: float) -> PolyCollection:
             axes.text(0.0, top + space - 0.25, row.family, fontweight="bold", va="bottom")
         top += space
         ticks.append(top + 0.5)
-        labels.append(row.label if row.n_seeds == usual else f"{row.label} ({seeds(row.n_seeds)})")
+        labels.append(row.label if row.n_seeds == usual else f"{row.label} ({counted(row.n_seeds, 'seed')})")
         for column, cell in enumerate(row.cells):
             if cell is None:
                 continue
@@ -163,10 +163,9 @@ def _draw(axes: Axes, cells: HeatMap, height: float) -> PolyCollection:
 
 def _caption(cells: HeatMap) -> str:
     counts = sorted({row.n_seeds for row in cells.rows})
-    over = seeds(counts[0]) if len(counts) == 1 else f"{counts[0]} to {seeds(counts[-1])}"
-    n = len(cells.rows)
+    over = ("" if len(counts) == 1 else f"{counts[0]} to ") + counted(counts[-1], "seed")
     return (
         f"KL_f of the best epoch over the floor's (1 is as close to the retrain as a second retrain), means over {over}, "
-        f"{n} variant{'' if n == 1 else 's'}. In brackets: admissible in no seed, so the base's value; dashes: not finite "
-        "in some seed; empty: not run."
+        f"{counted(len(cells.rows), 'variant')}. In brackets: admissible in no seed, so the base's value; dashes: not "
+        "finite in some seed; empty: not run."
     )

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracking.figures.style import LOOKS, FigureFile, new_figure, save, styled
-from tracking.figures.wording import ALPHA, listed, seeds, with_seeds
-from tracking.spreads import number
-from tracking.tree import Entry
+from tracking.entries import Entry, number
+from tracking.figures.style import FigureFile, look_of, new_figure, save, styled, with_seeds
+from tracking.tables.table import counted, listed
+from unlearn_core import methods
 from unlearn_core.audit.stein import ALPHAS, UNBOUNDED, min_queries
-from unlearn_core.spec import METHODS
 
+ALPHA = "\N{GREEK SMALL LETTER ALPHA}"  # by name: in an editor it is easily taken for an a
 ERROR_RATES: tuple[float, ...] = tuple(10 ** (-4 + i / 40) for i in range(145))
 """1e-4 to 0.4, evenly on a log axis."""
 STATED = min(ALPHAS)
@@ -32,7 +32,7 @@ class QueryCurve:
 def query_curves(entries: Sequence[Entry]) -> list[QueryCurve]:
     """Floor, base and methods whose KL_f is finite in every seed that has them, and not zero."""
     curves = []
-    for row in ("floor", "base", *METHODS):
+    for row in ("floor", "base", *methods.names()):
         values = [number(entry, row, "best", "kl_f") for entry in entries if row in entry]
         known = [kl_f for kl_f in values if kl_f is not None]
         if not known or len(known) < len(values):
@@ -45,7 +45,7 @@ def query_curves(entries: Sequence[Entry]) -> list[QueryCurve]:
 
 
 def write_queries(directory: Path, entries: Sequence[Entry], title: str, name: str) -> list[FigureFile]:
-    """N(alpha) of each method, with |D_f| as a line; nothing where no KL_f is known."""
+    """N(alpha) of each method, with |D_f| as a line; nothing if no KL_f is known."""
     curves = query_curves(entries)
     if not curves:
         return []
@@ -56,14 +56,14 @@ def write_queries(directory: Path, entries: Sequence[Entry], title: str, name: s
         for i, curve in enumerate(curves):
             label = f"{with_seeds(curve.row, curve.n_seeds, len(entries))}: {min_queries(curve.kl_f, STATED)}"
             every = (5 * i % 24, 24)  # marks in turn, so that curves that run together are told apart
-            axes.plot(ERROR_RATES, curve.queries, label=label, markevery=every, **LOOKS[curve.row].plotted())
+            axes.plot(ERROR_RATES, curve.queries, label=label, markevery=every, **look_of(curve.row).plotted())
         axes.axhline(n_forget, color="black", linewidth=1.2)
         axes.text(ERROR_RATES[-1], 1.08 * n_forget, f"|D_f| = {n_forget}", ha="right")
         for alpha in ALPHAS:
             axes.axvline(alpha, color="0.8", linewidth=0.8, zorder=0)
         axes.set(xscale="log", yscale="log", ylabel=f"N({ALPHA}), label queries needed")
         axes.set_xlabel(f"{ALPHA}, the attacker's error rate")
-        axes.set_title(f"{title}: from KL_f, the least over {seeds(len(entries))}")
+        axes.set_title(f"{title}: from KL_f, the least over {counted(len(entries), 'seed')}")
         axes.legend(title=f"N at {ALPHA} = {STATED:g}", loc="center left", bbox_to_anchor=(1.0, 0.5), handlelength=3.2)
         return [save(figure, directory, name, f"Queries to tell apart: {title}", _caption(curves, entries, n_forget))]
 
@@ -72,6 +72,6 @@ def _caption(curves: Sequence[QueryCurve], entries: Sequence[Entry], n_forget: i
     beyond = [curve.row for curve in curves if min_queries(curve.kl_f, STATED) > n_forget]
     return (
         f"Fewest label queries with which an attacker can tell each model from the retrain at error rate {ALPHA}: the least "
-        f"over {seeds(len(entries))}, from the best epoch's KL_f. At {ALPHA} = {STATED:g} an attacker with no more than the "
-        f"|D_f| = {n_forget} forget rows is ruled out for {listed(beyond) if beyond else 'none of them'}."
+        f"over {counted(len(entries), 'seed')}, from the best epoch's KL_f. At {ALPHA} = {STATED:g} an attacker with no "
+        f"more than the |D_f| = {n_forget} forget rows is ruled out for {listed(beyond) if beyond else 'none of them'}."
     )

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tracking.figures.style import LOOKS, FigureFile, new_figure, save, styled
-from tracking.figures.wording import listed
-from tracking.tree import Entry, TreeVariant
-from unlearn_core.spec import GAUSSIAN_PROXIES
+from tracking.entries import Entry, gaussian_proxies
+from tracking.figures.style import FigureFile, look_of, new_figure, save, styled
+from tracking.tables.table import listed
+from tracking.tree import TreeVariant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,12 +31,12 @@ class ShiftCurve:
     eta: tuple[float, ...]
     h: tuple[float, ...]
     eta_max: float | None
-    """0 where the proxy is not admissible; None where the record does not say."""
+    """0 if the proxy is not admissible; None if the record does not say."""
     h_at_eta_max: float | None
 
     @property
     def scale(self) -> float:
-        """What the curve is drawn in units of: its depth, or its height where it does not fall below zero."""
+        """The unit in which the curve is drawn: its depth, or its height if it does not fall below zero."""
         return -min(self.h) if min(self.h) < 0 else max(self.h) or 1.0
 
     @property
@@ -58,7 +58,7 @@ class ShiftCurve:
 
 @dataclass(frozen=True)
 class ShiftPanel:
-    """One seed of one variant: the mean over seeds would have its zero where no seed has."""
+    """One seed of one variant: the mean over seeds would cross zero at an eta where no seed does."""
 
     title: str
     seed: int
@@ -68,7 +68,7 @@ class ShiftPanel:
 def shift_panel(variant: TreeVariant) -> ShiftPanel | None:
     """The first seed that recorded any curve, or None."""
     for entry in variant.entries:
-        curves = [_curve(proxy, entry[proxy]["target"]) for proxy in GAUSSIAN_PROXIES if proxy in entry]
+        curves = [_curve(proxy, entry[proxy]["target"]) for proxy in gaussian_proxies() if proxy in entry]
         if known := tuple(curve for curve in curves if curve is not None):
             title = f"{variant.variant.scenario} {variant.variant.key}\n{variant.family}, seed {entry['seed']}"
             return ShiftPanel(title, entry["seed"], known)
@@ -76,7 +76,7 @@ def shift_panel(variant: TreeVariant) -> ShiftPanel | None:
 
 
 def write_shift(directory: Path, panels: Sequence[ShiftPanel]) -> list[FigureFile]:
-    """All panels side by side; nothing where there is none."""
+    """All panels side by side; nothing if there is none."""
     if not panels:
         return []
     with styled():
@@ -103,7 +103,7 @@ def _curve(proxy: str, target: Entry) -> ShiftCurve | None:
 def _draw(axes: Axes, panel: ShiftPanel) -> None:
     axes.axhline(0.0, color="black", linewidth=0.7, zorder=1)
     for i, curve in enumerate(panel.curves):
-        look = LOOKS[curve.proxy]
+        look = look_of(curve.proxy)
         drawn = {
             **look.plotted(),
             "markersize": 3.5,

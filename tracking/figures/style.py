@@ -9,6 +9,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from tracking.tables.table import counted
+from unlearn_core import methods
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.typing import RcKeyType
@@ -95,6 +98,23 @@ LOOKS: Mapping[str, Look] = MappingProxyType(
         "floor": Look("#8c8c8c", "-", "", 3.0, filled=False),
     }
 )
+
+OTHER_MARKERS = ("1", "2", "3", "4", "+", "x")  # no known method has one of these
+OTHER_COLOURS = ("#00798c", "#8f2d56", "#4f772d", "#9a6324", "#5c5f97", "#c1121f")
+
+
+def look_of(row: str) -> Look:
+    """The look of a method or reference; a method that is not in ``LOOKS`` gets one by its place in the table of methods."""
+    if row in LOOKS:
+        return LOOKS[row]
+    place = [name for name in methods.names() if name not in LOOKS].index(row)
+    color, marker = OTHER_COLOURS[place % len(OTHER_COLOURS)], OTHER_MARKERS[place % len(OTHER_MARKERS)]
+    return _proxy(color, marker) if row in methods.proxies() else _baseline(color, marker, 4, 1.5, 1, 1.5)
+
+
+def with_seeds(name: str, count: int, of: int) -> str:
+    """A name as it is in a legend: how many seeds it has if others have more."""
+    return name if count == of else f"{name} ({count} of {counted(of, 'seed')})"
 
 
 @contextmanager

@@ -5,21 +5,18 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
 
 from tracking.claims import Claim, Verdict, claims_table
 from tracking.figures.style import FigureFile
-from tracking.files import write_atomically
-from tracking.page.computed import problems_table, provenance_tables, recipe_table
-from tracking.page.index import INCOMPLETE, index_table
+from tracking.html import VIEWPORT, Html, asset, document, joined, tag, typeset
 from tracking.page.layout import Layout, lay_out
-from tracking.page.markup import Html, definitions, joined, tag, typeset
+from tracking.page.page_tables import INCOMPLETE, index_table, problems_table, provenance_tables, recipe_table
 from tracking.page.table_html import explained, head_html, sentence, table_html
-from tracking.summary import counted, summary
-from tracking.tables.table import Table
-from tracking.tree import Tree, TreeVariant, name_within
+from tracking.summary import summary
+from tracking.tables.table import Table, counted
+from tracking.tree import Tree, TreeVariant, name_within, write_atomically
 
 SVG_BYTES = 400_000
 """Of a larger SVG the PNG is taken, unless that is larger still."""
@@ -75,26 +72,18 @@ def write_page(
 
 
 def _document(title: str, navigation: Html, sections: Html) -> str:
-    style, script = (Html(_asset(name)) for name in ("page.css", "page.js"))
+    style, script = asset("page.css"), asset("page.js")
     policy = (
         f"default-src 'none'; img-src data:; style-src '{_sha256(style)}'; script-src '{_sha256(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
     head = (
-        tag("meta", charset="utf-8"),
         Html(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        VIEWPORT,
         tag("meta", name="color-scheme", content="light dark"),
-        tag("title", title),
-        tag("style", style),
     )
     main = tag("main", tag("h1", title), sections)
-    body = tag("body", navigation, main, tag("script", script))
-    return f"<!DOCTYPE html>\n{tag('html', tag('head', joined(head)), body, lang='en')}\n"
-
-
-def _asset(name: str) -> str:
-    return (resources.files("tracking.page") / name).read_text()
+    return document(title, style, (navigation, main, tag("script", script)), head)
 
 
 def _sha256(text: str) -> str:
@@ -115,11 +104,7 @@ def _navigation(tree: Tree) -> Html:
     parts = [tag("optgroup", *(tag("option", t, value=name) for name, t in SECTIONS.items()), label="Sections")]
     for family in tree.families():
         options = (
-            tag(
-                "option",
-                name_within(v, family) + ("" if v.complete else f" ({INCOMPLETE})"),
-                value=_anchor(v),
-            )
+            tag("option", name_within(v, family) + ("" if v.complete else f" ({INCOMPLETE})"), value=_anchor(v))
             for v in family
         )
         parts.append(tag("optgroup", *options, label=family[0].family))
@@ -221,7 +206,8 @@ def _computed(tree: Tree, made_by: Mapping[str, str], notes: str) -> Iterator[Ht
             yield tag("p", paragraph.strip())
     for table in (*provenance_tables(tree), recipe_table(tree)):
         yield tag("section", tag("h3", table.title), table_html(table), explained(table))
-    yield tag("section", tag("h3", "This page was made by"), definitions(made_by))
+    makers = (tag("div", tag("dt", name), tag("dd", value)) for name, value in made_by.items())
+    yield tag("section", tag("h3", "This page was made by"), tag("dl", *makers))
     problems = problems_table(tree)
     yield tag("h3", problems.title, id="problems")
     if tree.problems:

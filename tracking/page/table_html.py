@@ -1,17 +1,17 @@
-"""A table as HTML: sortable by its heads, in a box of its own that scrolls where the screen is narrow."""
+"""A table as HTML: sortable by its heads, in a box of its own that scrolls if the screen is narrow."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tracking.page.markup import Html, joined, tag, typeset
+from tracking.html import Html, joined, tag, typeset
 from tracking.tables.table import Cell, Column, Group, Row, Table
 
 NO_LINKS: Mapping[tuple[str, str], str] = {}
 
 
 def table_html(table: Table, links: Mapping[tuple[str, str], str] = NO_LINKS, label: str = "") -> Html:
-    """Only the grid. ``links`` goes from the names of a group and of a row in it to where the row's name leads."""
+    """Only the grid. ``links`` goes from the names of a group and of a row in it to the address of the row's link."""
     spreads = [any(row.cells[i].std_text is not None for row in table.rows) for i in range(len(table.columns))]
     named = any(group.name for group in table.groups)
     row_heading = f"{table.group_heading}, {table.row_heading}" if named else table.row_heading
@@ -40,7 +40,7 @@ def sentence(text: str) -> str:
 
 
 def head_html(heading: str, prose: bool = False) -> Html:
-    """A head that sorts: a button for the keyboard, the order on the head for those who listen."""
+    """A heading that sorts its column: a button for the keyboard, the order as ``aria-sort`` for screen readers."""
     button = tag("button", typeset(heading), type="button")
     return tag("th", button, scope="col", aria_sort="none", class_="prose" if prose else None)
 
@@ -69,7 +69,7 @@ def _cell(cell: Cell, prose: bool, with_std: bool) -> Html:
     missing = cell.value is None
     text = "\N{EN DASH}" if missing else typeset(cell.text) if prose else cell.text
     parts = [tag("b", text) if cell.bold else text]
-    if with_std:  # empty where there is none, so that numbers stand below each other
+    if with_std:  # empty if there is none, so that numbers stand below each other
         parts.append(tag("small", "" if cell.std_text is None else f"±{cell.std_text}"))
     key = "" if missing else None if isinstance(cell.value, str) else repr(cell.value)
     return tag("td", *parts, data_v=key, class_="prose" if prose else None)

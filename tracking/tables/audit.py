@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tracking.spreads import ratio, spread, stein_of
+from tracking.entries import REFERENCES, Entry, ratio, spread, stein_of
 from tracking.tables.table import (
     MISSING,
     Cell,
     Column,
-    Group,
     Row,
     Table,
+    grouped,
     number_cell,
     spread_cell,
     text_cell,
     two_decimals,
-    two_digits,
 )
-from tracking.tree import REFERENCES, Entry, TreeVariant, incomplete_notes, name_within, shared_name, slug
+from tracking.tree import TreeVariant
+from unlearn_core import methods
 from unlearn_core.audit.stein import ALPHAS, UNBOUNDED
-from unlearn_core.spec import AUTO_CANDIDATES
 
 QUERY_COLUMNS: tuple[Column, ...] = (
     *(
@@ -53,29 +52,13 @@ BOUND_CAPTION = (
 
 def queries(variants: Sequence[TreeVariant]) -> Table:
     """Stein's N for base, floor and every method, a group for every variant.  [app:stein]"""
-    name = shared_name(variants)
-    return Table(
-        name=f"queries_{slug(name)}",
-        title=f"{name}: queries that an attacker needs",
-        columns=QUERY_COLUMNS,
-        groups=tuple(Group(rows, name_within(v, variants)) for v in variants if (rows := _query_rows(v))),
-        caption=QUERY_CAPTION,
-        notes=incomplete_notes(variants),
-    )
+    return grouped("queries", "queries that an attacker needs", variants, QUERY_COLUMNS, _query_rows, QUERY_CAPTION)
 
 
 def bounds(variants: Sequence[TreeVariant]) -> Table:
     """The bound beside what was measured for every Gaussian proxy, a group for every variant.  [prop:tight-bound]"""
-    name = shared_name(variants)
-    return Table(
-        name=f"bounds_{slug(name)}",
-        title=f"{name}: the bound and the measured KL of the target",
-        columns=BOUND_COLUMNS,
-        groups=tuple(Group(rows, name_within(v, variants)) for v in variants if (rows := _bound_rows(v))),
-        caption=BOUND_CAPTION,
-        notes=incomplete_notes(variants),
-        row_heading="proxy",
-    )
+    title = "the bound and the measured KL of the target"
+    return grouped("bounds", title, variants, BOUND_COLUMNS, _bound_rows, BOUND_CAPTION, "proxy")
 
 
 def _query_rows(variant: TreeVariant) -> tuple[Row, ...]:
@@ -94,7 +77,7 @@ def _query_cells(entries: Sequence[Entry], row: str) -> tuple[Cell, ...]:
 
 
 def _least(counts: Iterable[int | None]) -> Cell:
-    """Nothing where KL is infinite in a seed: the bound says nothing there."""
+    """Missing if KL is infinite in a seed: the bound says nothing there."""
     known = list(counts)
     numbers = [count for count in known if count is not None]
     if len(numbers) < len(known):
@@ -113,9 +96,9 @@ def _verdict(flags: Sequence[bool | None]) -> Cell:
 
 def _bound_rows(variant: TreeVariant) -> tuple[Row, ...]:
     rows = []
-    for proxy in AUTO_CANDIDATES:
+    for proxy in methods.proxies():
         targets = [entry[proxy]["target"] for entry in variant.entries_with(proxy)]
-        if not targets or any(target.get("bound") is None for target in targets):
+        if not targets or any(target["bound"] is None for target in targets):
             continue
         terms = {
             term: spread(target["bound"][term] for target in targets)
@@ -124,7 +107,7 @@ def _bound_rows(variant: TreeVariant) -> tuple[Row, ...]:
         bound, measured = terms["tight_bound"], terms["measured"]
         share = ratio(measured.mean if measured else None, bound.mean if bound else None)
         eta = spread_cell(spread(target["eta_max"] for target in targets), two_decimals)
-        numbers = (spread_cell(value, two_digits) for value in terms.values())
+        numbers = (spread_cell(value) for value in terms.values())
         remark = "" if any(target["eta_max"] for target in targets) else "not admissible"
         rows.append(Row(proxy, (eta, *numbers, number_cell(share, two_decimals)), remark))
     return tuple(rows)

@@ -5,27 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tracking.spreads import Spread, clock_is_steady, floor_over_retrain, number, ratio, spread
+from tracking.entries import (
+    REFERENCES,
+    Entry,
+    Spread,
+    clock_is_steady,
+    floor_over_retrain,
+    number,
+    ratio,
+    spread,
+    unlearned_nothing,
+)
 from tracking.tables.table import (
     Column,
     Group,
     Row,
     Table,
+    counted,
     least,
     number_cell,
     one_decimal,
     spread_cell,
     two_digits,
 )
-from tracking.tree import REFERENCES, Entry, TreeVariant, incomplete_notes, slug
-from unlearn_core.spec import BASELINES, PROXIES
+from tracking.tree import TreeVariant, incomplete_notes, slug
+from unlearn_core import methods
 
 KL_DEFINED = "KL in nats, KL(retrain || model); _t on the test set, _f on the forgotten training rows"
 CAPTION = (
     f"{KL_DEFINED}; best epoch by KL_f, KL_last: KL_t at the last epoch; x floor: mean KL_f over the floor's; "
     "floor: a second retrain with another seed; RTE: run time over the retrain's (seeds trained in one stack share a "
-    "clock, so that its std says little); "
-    "bold: the best three on KL, the best elsewhere (Acc_f: closest to the retrain)"
+    "clock, so that its std says little); bold: the best three on KL, the best elsewhere (Acc_f: closest to the retrain)"
 )
 
 
@@ -76,12 +86,11 @@ OVER_FLOOR = Column("kl_f_over_floor", "x floor", r"$\times$ floor")
 
 def benchmark_table(variant: TreeVariant) -> Table:
     """The table of one variant of a tree."""
-    n = len(variant.entries)
     table = benchmark(variant.entries)
     return replace(
         table,
         name=f"benchmark_{slug(variant.name)}",
-        title=f"{variant.name}: mean ± std over {n} seed{'s' if n > 1 else ''}",
+        title=f"{variant.name}: mean ± std over {counted(len(variant.entries), 'seed')}",
         notes=(*incomplete_notes([variant]), *table.notes),
     )
 
@@ -92,8 +101,9 @@ def benchmark(entries: Sequence[Entry]) -> Table:
     Not ranked: a method that only some of the seeds have, which is shown with those, and one that unlearned nothing in
     any seed, which is the base under another name and would win on Acc_t and RTE.
     """
-    having = {name: [entry for entry in entries if name in entry] for name in (*REFERENCES, *PROXIES, *BASELINES)}
-    having = {name: some for name, some in having.items() if some}
+    families = (REFERENCES, methods.proxies(), methods.baselines())
+    all_having = {name: [entry for entry in entries if name in entry] for names in families for name in names}
+    having = {name: some for name, some in all_having.items() if some}
     spreads = {name: [measure.spread(some, name) for measure in MEASURES] for name, some in having.items()}
     ranked = [
         name
@@ -110,13 +120,13 @@ def benchmark(entries: Sequence[Entry]) -> Table:
         ]
         kl_f = spreads[name][MEASURES.index(KL_F)]
         over_floor = ratio(kl_f.mean if kl_f else None, floor.mean if floor else None)
-        cells.insert(MEASURES.index(KL_F) + 1, number_cell(over_floor, two_digits))
+        cells.insert(MEASURES.index(KL_F) + 1, number_cell(over_floor))
         some = len(having[name])
         return Row(name, tuple(cells), "" if some == len(entries) else f"{some}/{len(entries)}")
 
     columns = [measure.column for measure in MEASURES]
     columns.insert(MEASURES.index(KL_F) + 1, OVER_FLOOR)
-    groups = (tuple(row(name) for name in names if name in having) for names in (REFERENCES, PROXIES, BASELINES))
+    groups = (tuple(row(name) for name in names if name in having) for names in families)
     return Table(
         name="benchmark",
         title="",
@@ -159,4 +169,4 @@ def _notes(entries: Sequence[Entry], having: Mapping[str, Sequence[Entry]]) -> I
 
 def _idle(entries: Sequence[Entry], row: str) -> int:
     """In how many seeds a proxy had nothing to unlearn."""
-    return sum(number(entry, row, "target", "eta_max") == 0 for entry in entries)
+    return sum(unlearned_nothing(entry, row) for entry in entries)

@@ -1,4 +1,4 @@
-"""Closer than the paper: probe, fresh, and the proxy that ``auto`` would have chosen, beside the paper's proxies.
+"""Closer than the paper: proxies that it does not have, and the one that ``auto`` would choose, beside the paper's.
 
 ``auto`` is not run: which proxy it takes follows from what every target recorded (``unlearn_core.auto``), and what that
 proxy came to is in the tree. Nothing of the retrain enters the choice; the *oracle* is the choice that knows it.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy import stats
 
-from tracking.spreads import mean_over_seeds, number, ratio, spread
+from tracking.entries import Entry, mean_over_seeds, number, ratio, spread
 from tracking.tables.benchmark import KL_DEFINED
 from tracking.tables.table import (
     MISSING,
@@ -21,17 +21,18 @@ from tracking.tables.table import (
     Group,
     Row,
     Table,
+    listed,
     number_cell,
     spread_cell,
     text_cell,
-    two_digits,
     whole,
 )
-from tracking.tree import Entry, TreeVariant, incomplete_notes, name_within, shared_name, slug
+from tracking.tree import TreeVariant, incomplete_notes, name_within, shared_name, slug
+from unlearn_core import methods
 from unlearn_core.auto import Candidate, choose_proxy
-from unlearn_core.spec import AUTO_CANDIDATES, EMPIRICAL_PROXIES, FRESH, GAUSSIAN_PROXIES, PROBE
 
-PAPER_PROXIES: tuple[str, ...] = (*GAUSSIAN_PROXIES, *EMPIRICAL_PROXIES)
+COMPARED = "lda-2c"
+"""The paper's proxy that the others are tested against."""
 
 RowOf = Callable[[Entry], str]
 """Which row of an entry counts: the same for all seeds, or one that each seed chooses."""
@@ -46,19 +47,28 @@ COLUMNS: tuple[Column, ...] = (
     Column("wins", "wins"),
     Column("p", "p"),
 )
-CAPTION = (
-    f"{KL_DEFINED}; at the epoch of the least KL_f, which takes a retrain to find, but for KL_f last; KL_f target: of the "
-    "target before it is distilled, so that what the proxy and what the distillation lose can be told apart; "
-    "wins: seeds with a smaller KL_f than lda-2c; p: paired t-test over seeds of log KL_f against lda-2c; best paper proxy: "
-    "chosen by its mean KL_f, which takes a retrain; auto: chosen in each seed without one, "
-    "among the Gaussian proxies, probe and fresh"
-)
+
+
+def _ours() -> tuple[str, ...]:
+    """The proxies that the paper does not have."""
+    return tuple(name for name in methods.proxies() if not methods.find(name).paper)
+
+
+def _caption() -> str:
+    candidates = listed(["the Gaussian proxies", *(name for name in _ours() if name in methods.auto_candidates())])
+    return (
+        f"{KL_DEFINED}; at the epoch of the least KL_f, which takes a retrain to find, but for KL_f last; KL_f target: of "
+        "the target before it is distilled, so that what the proxy and what the distillation lose can be told apart; "
+        f"wins: seeds with a smaller KL_f than {COMPARED}; p: paired t-test over seeds of log KL_f against {COMPARED}; best "
+        "paper proxy: chosen by its mean KL_f, which takes a retrain; auto: chosen in each seed without one, among "
+        f"{candidates}"
+    )
 
 
 def chosen_by_auto(entry: Entry) -> str:
-    """The row that ``auto`` stands for in this seed; the base where it unlearns nothing."""
+    """The row that ``auto`` stands for in this seed; the base if it unlearns nothing."""
     candidates = []
-    for method in AUTO_CANDIDATES:
+    for method in methods.auto_candidates():
         if method not in entry:
             continue
         target = entry[method]["target"]
@@ -70,36 +80,36 @@ def chosen_by_auto(entry: Entry) -> str:
 
 
 def beyond_the_paper(variants: Sequence[TreeVariant]) -> Table | None:
-    """lda-2c, the best of the paper's proxies, ours and ``auto``, variant by variant; None where no probe was run."""
-    probed = [v for v in variants if v.has(PROBE, "lda-2c", "base", "floor")]
-    if not probed:
+    """lda-2c, the best of the paper's proxies, ours and ``auto``, variant by variant; None if none of ours was run."""
+    shown = [v for v in _with_ours(variants) if v.has(COMPARED, "base", "floor")]
+    if not shown:
         return None
     name = shared_name(variants)
     return Table(
         name=f"beyond_{slug(name)}",
-        title=f"{name}: probe, fresh and auto beside the paper's proxies, mean ± std over seeds",
+        title=f"{name}: {listed([*_ours(), 'auto'])} beside the paper's proxies, mean ± std over seeds",
         columns=COLUMNS,
-        groups=tuple(Group(_rows(v), name_within(v, variants)) for v in probed),
-        caption=CAPTION,
-        notes=incomplete_notes(probed),
+        groups=tuple(Group(_rows(v), name_within(v, variants)) for v in shown),
+        caption=_caption(),
+        notes=incomplete_notes(shown),
     )
+
+
+def _with_ours(variants: Sequence[TreeVariant]) -> list[TreeVariant]:
+    return [v for v in variants if any(v.has(name) for name in _ours())]
 
 
 def _rows(variant: TreeVariant) -> tuple[Row, ...]:
-    best = min(
-        (proxy for proxy in PAPER_PROXIES if variant.has(proxy)),
-        key=lambda proxy: _mean_kl_f(variant, lambda _entry: proxy),
-    )
-    picked = [chosen_by_auto(entry) for entry in variant.entries]
-    rows: list[tuple[str, RowOf, str]] = [
-        ("base", lambda _entry: "base", ""),
-        ("floor", lambda _entry: "floor", ""),
-        ("lda-2c", lambda _entry: "lda-2c", ""),
-        ("best paper proxy", lambda _entry: best, best),
-        (PROBE, lambda _entry: PROBE, ""),
-        *([(FRESH, lambda _entry: FRESH, "")] if variant.has(FRESH) else []),
-        ("auto", chosen_by_auto, _counted(picked)),
-    ]
+    def same(name: str) -> RowOf:
+        return lambda _entry: name
+
+    paper = [name for name in methods.paper_methods() if name in methods.proxies() and variant.has(name)]
+    best = min(paper, key=lambda proxy: _mean_kl_f(variant, same(proxy)))
+    picked = _counted([chosen_by_auto(entry) for entry in variant.entries])
+    rows = [(name, same(name), "") for name in ("base", "floor", COMPARED)]
+    rows.append(("best paper proxy", same(best), best))
+    rows += [(name, same(name), "") for name in _ours() if variant.has(name)]
+    rows.append(("auto", chosen_by_auto, picked))
     return tuple(Row(name, _cells(variant, row_of), remark) for name, row_of, remark in rows)
 
 
@@ -108,25 +118,23 @@ def _cells(variant: TreeVariant, row_of: RowOf) -> tuple[Cell, ...]:
 
     def over_seeds(block: str, field: str, scale: float = 1.0) -> Cell:
         values = [number(entry, row_of(entry), block, field) for entry in entries]
-        return spread_cell(spread(None if value is None else scale * value for value in values), two_digits)
+        return spread_cell(spread(None if value is None else scale * value for value in values))
 
     over_floor = ratio(_mean_kl_f(variant, row_of), mean_over_seeds(entries, "floor", "best", "kl_f"))
     return (
         over_seeds("best", "kl_t"),
         over_seeds("best", "kl_f"),
-        number_cell(over_floor, two_digits),
+        number_cell(over_floor),
         over_seeds("last", "kl_f"),
         over_seeds("target", "kl_f"),
         over_seeds("best", "rte", 100.0),
-        *_against(entries, row_of, lambda _entry: "lda-2c"),
+        *_against(entries, row_of),
     )
 
 
-def _against(entries: Sequence[Entry], row_of: RowOf, other: RowOf) -> tuple[Cell, Cell]:
+def _against(entries: Sequence[Entry], row_of: RowOf) -> tuple[Cell, Cell]:
     """Seeds won, and the p value of a paired t-test of log KL_f: ratios are what methods differ by."""
-    pairs = [
-        (number(entry, row_of(entry), "best", "kl_f"), number(entry, other(entry), "best", "kl_f")) for entry in entries
-    ]
+    pairs = [[number(entry, row, "best", "kl_f") for row in (row_of(entry), COMPARED)] for entry in entries]
     known = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
     if len(known) < len(pairs) or all(ours == theirs for ours, theirs in known):
         return MISSING, MISSING
@@ -153,21 +161,24 @@ AUTO_COLUMNS: tuple[Column, ...] = (
     Column("oracle_kl_f", "KL_f oracle", r"$\mathrm{KL}_f$ oracle"),
     Column("ratio", "auto/oracle"),
 )
-AUTO_CAPTION = (
-    "oracle: the row with the least KL_f of each seed among the same candidates (the Gaussian proxies, probe, fresh, or "
-    "nothing), which takes a retrain; hits: seeds in which auto's choice comes within 5 % of it; auto/oracle: ratio of the "
-    "means"
-)
 NEARLY = 1.05
+
+
+def _auto_caption() -> str:
+    candidates = ", ".join(["the Gaussian proxies", *(name for name in _ours() if name in methods.auto_candidates())])
+    return (
+        f"oracle: the row with the least KL_f of each seed among the same candidates ({candidates}, or nothing), which "
+        "takes a retrain; hits: seeds in which auto's choice comes within 5 % of it; auto/oracle: ratio of the means"
+    )
 
 
 def auto_beside_the_oracle(variants: Sequence[TreeVariant]) -> Table | None:
     """How often ``auto`` picks what the oracle would, and what it loses."""
-    probed = [v for v in variants if v.has(PROBE, "base")]
-    if not probed:
+    shown = [v for v in _with_ours(variants) if v.has("base")]
+    if not shown:
         return None
     name, rows, hits, total = shared_name(variants), [], 0, 0
-    for variant in probed:
+    for variant in shown:
         picked = [chosen_by_auto(entry) for entry in variant.entries]
         oracle = [_oracle(entry) for entry in variant.entries]
         kl = [
@@ -185,9 +196,9 @@ def auto_beside_the_oracle(variants: Sequence[TreeVariant]) -> Table | None:
                     text_cell(_counted(picked)),
                     text_cell(_counted(oracle)),
                     number_cell(100.0 * close / len(picked), whole),
-                    spread_cell(means[0], two_digits),
-                    spread_cell(means[1], two_digits),
-                    number_cell(ratio(auto_mean, oracle_mean), two_digits),
+                    spread_cell(means[0]),
+                    spread_cell(means[1]),
+                    number_cell(ratio(auto_mean, oracle_mean)),
                 ),
             )
         )
@@ -196,14 +207,14 @@ def auto_beside_the_oracle(variants: Sequence[TreeVariant]) -> Table | None:
         title=f"{name}: auto beside the oracle",
         columns=AUTO_COLUMNS,
         groups=(Group(tuple(rows)),),
-        caption=AUTO_CAPTION,
-        notes=(f"auto comes within 5 % of the oracle in {hits} of {total} cells", *incomplete_notes(probed)),
+        caption=_auto_caption(),
+        notes=(f"auto comes within 5 % of the oracle in {hits} of {total} cells", *incomplete_notes(shown)),
         row_heading="variant",
     )
 
 
 def _oracle(entry: Entry) -> str:
-    rows = [row for row in (*AUTO_CANDIDATES, "base") if row in entry]
+    rows = [row for row in (*methods.auto_candidates(), "base") if row in entry]
     known = {row: kl for row in rows if (kl := number(entry, row, "best", "kl_f")) is not None}
     return min(known, key=lambda row: known[row])
 

@@ -5,27 +5,15 @@ Backbones may differ (the paper's heads see DINOv2 features): every title says w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from tracking.paper import Paper, PaperBenchmark, PaperVariant, Printed
-from tracking.spreads import Spread, number, ratio, spread
+from tracking.entries import REFERENCES, Spread, number, ratio, spread
+from tracking.paper import Paper, PaperBenchmark, PaperVariant
 from tracking.tables.benchmark import ACC_F, ACC_T, KL_F, KL_LAST, KL_T, RTE, Measure
 from tracking.tables.recommendations import PROXIES_SHOWN, admissible_percent, eta_max
-from tracking.tables.table import (
-    MISSING,
-    Cell,
-    Column,
-    Group,
-    Row,
-    Table,
-    number_cell,
-    spread_cell,
-    two_decimals,
-    two_digits,
-    whole,
-)
-from tracking.tree import REFERENCES, Tree, TreeVariant, incomplete_notes, slug
-from unlearn_core.spec import METHODS
+from tracking.tables.table import Cell, Column, Group, Row, Table, number_cell, spread_cell, two_decimals, whole
+from tracking.tree import Tree, TreeVariant, incomplete_notes, slug
+from unlearn_core import methods
 
 PAPER_NAMES: Mapping[str, Measure] = {
     "kl_test": KL_T,
@@ -55,7 +43,7 @@ def comparisons(tree: Tree, paper: Paper) -> list[Table]:
 
 
 def _benchmark(benchmark: PaperBenchmark, variant: TreeVariant) -> Table:
-    rows = [name for name in (*REFERENCES, *METHODS) if name in benchmark.rows and variant.entries_with(name)]
+    rows = [name for name in (*REFERENCES, *methods.names()) if name in benchmark.rows and variant.entries_with(name)]
     return Table(
         name=f"paper_{slug(variant.name)}",
         title=f"{variant.name}: the paper's {benchmark.label} ({benchmark.backbone}) and ours ({variant.backbone})",
@@ -74,7 +62,7 @@ def _row(benchmark: PaperBenchmark, variant: TreeVariant, name: str, printed_as:
     measure = PAPER_NAMES[printed_as]
     ours = measure.spread(variant.entries_with(name), name)
     printed = benchmark.rows[name][printed_as]
-    cells = (_printed_cell(printed, measure.text), spread_cell(ours, measure.text), _ratio_cell(ours, printed))
+    cells = (spread_cell(printed, measure.text), spread_cell(ours, measure.text), _ratio_cell(ours, printed))
     return Row(name, cells)
 
 
@@ -85,7 +73,7 @@ def _recommendations(tree: Tree, paper: Paper) -> Table:
         return Row(
             proxy,
             (
-                _printed_cell(printed.eta_max, two_decimals),
+                spread_cell(printed.eta_max, two_decimals),
                 spread_cell(eta, two_decimals),
                 _ratio_cell(eta, printed.eta_max),
                 number_cell(float(printed.admissible_percent), whole),
@@ -112,12 +100,12 @@ def _recommendations(tree: Tree, paper: Paper) -> Table:
 
 
 def _distillation(tree: Tree, paper: Paper) -> Table:
-    def cells(variant: TreeVariant, proxy: str, printed: Mapping[str, Printed] | None, block: str) -> tuple[Cell, ...]:
+    def cells(variant: TreeVariant, proxy: str, printed: Mapping[str, Spread] | None, block: str) -> tuple[Cell, ...]:
         found: list[Cell] = []
         for printed_as, name in (("kl_test", "kl_t"), ("kl_forget", "kl_f")):
             ours = spread(number(entry, proxy, block, name) for entry in variant.entries_with(proxy))
             number_printed = None if printed is None else printed[printed_as]
-            found += [_printed_cell(number_printed, two_digits), spread_cell(ours, two_digits)]
+            found += [spread_cell(number_printed), spread_cell(ours)]
             found.append(_ratio_cell(ours, number_printed))
         return tuple(found)
 
@@ -150,11 +138,5 @@ def _both(tree: Tree, published: Mapping[PaperVariant, object]) -> Sequence[tupl
     return [(variant, known) for variant in tree.variants for known in published if known.matches(variant)]
 
 
-def _printed_cell(printed: Printed | None, text: Callable[[float], str]) -> Cell:
-    if printed is None:
-        return MISSING
-    return Cell(printed.mean, text(printed.mean), printed.std, None if printed.std is None else text(printed.std))
-
-
-def _ratio_cell(ours: Spread | None, printed: Printed | None) -> Cell:
-    return number_cell(ratio(ours.mean if ours else None, printed.mean if printed else None), two_digits)
+def _ratio_cell(ours: Spread | None, printed: Spread | None) -> Cell:
+    return number_cell(ratio(ours.mean if ours else None, printed.mean if printed else None))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tracking.spreads import Spread, mean_over_seeds, number, ratio, spread
+from tracking.entries import Spread, mean_over_seeds, number, ratio, spread, unlearned_nothing
 from tracking.tables.benchmark import KL_DEFINED
-from tracking.tables.table import Cell, Column, Group, Row, Table, least, number_cell, spread_cell, two_digits
-from tracking.tree import TreeVariant, incomplete_notes, name_within, shared_name, slug
-from unlearn_core.spec import EMPIRICAL_PROXIES, PROXIES
+from tracking.tables.table import Cell, Column, Row, Table, grouped, least, number_cell, spread_cell
+from tracking.tree import TreeVariant
+from unlearn_core import methods
 
 MEASURES: tuple[tuple[Column, str, str], ...] = (
     (Column("target_kl_t", "KL_t target", r"$\mathrm{KL}_t$ target"), "target", "kl_t"),
@@ -28,16 +28,10 @@ CAPTION = (
 
 def distillation(variants: Sequence[TreeVariant]) -> Table:
     """Target and network of every proxy, a group for every variant."""
-    name = shared_name(variants)
-    return Table(
-        name=f"distillation_{slug(name)}",
-        title=f"{name}: target and unlearned network, mean ± std over seeds",
-        columns=(*(column for column, _, _ in MEASURES), RATIO),
-        groups=tuple(Group(rows, name_within(v, variants)) for v in variants if (rows := _rows(v))),
-        caption=CAPTION,
-        notes=(*incomplete_notes(variants), *_dir_notes(variants)),
-        row_heading="proxy",
-    )
+    columns = (*(column for column, _, _ in MEASURES), RATIO)
+    title = "target and unlearned network, mean ± std over seeds"
+    table = grouped("distillation", title, variants, columns, _rows, CAPTION, "proxy")
+    return replace(table, notes=(*table.notes, *_dir_notes(variants)))
 
 
 def _dir_notes(variants: Sequence[TreeVariant]) -> list[str]:
@@ -49,29 +43,29 @@ def _dir_notes(variants: Sequence[TreeVariant]) -> list[str]:
     chosen = {
         entry[proxy]["target"]["dir_on_test"]
         for variant in variants
-        for proxy in EMPIRICAL_PROXIES
+        for proxy in methods.closed_forms()
         for entry in variant.entries_with(proxy)
     }
     return [said.get(choice, f"the targets of dir and dir-2c on test points: {choice}") for choice in sorted(chosen)]
 
 
 def idle_everywhere(variant: TreeVariant, proxy: str) -> bool:
-    """Not admissible in any seed: target and network are the base."""
-    return all(entry[proxy]["target"]["eta_max"] == 0 for entry in variant.entries_with(proxy))
+    """Admissible in no seed: target and network are the base."""
+    return all(unlearned_nothing(entry, proxy) for entry in variant.entries_with(proxy))
 
 
 def _rows(variant: TreeVariant) -> tuple[Row, ...]:
-    proxies = [proxy for proxy in PROXIES if proxy in variant.methods]
+    proxies = [proxy for proxy in methods.proxies() if proxy in variant.methods]
     ranked = [not idle_everywhere(variant, proxy) for proxy in proxies]
     cells: list[list[Cell]] = [[] for _ in proxies]
     for _, block, name in MEASURES:
         spreads = [_spread(variant, proxy, block, name) for proxy in proxies]
         scores = [s.mean if s and rank else None for s, rank in zip(spreads, ranked, strict=True)]
         for row, over_seeds, bold in zip(cells, spreads, least(scores, BOLD), strict=True):
-            row.append(replace(spread_cell(over_seeds, two_digits), bold=bold))
+            row.append(replace(spread_cell(over_seeds), bold=bold))
     for row, proxy in zip(cells, proxies, strict=True):
         means = [mean_over_seeds(variant.entries_with(proxy), proxy, block, "kl_f") for block in ("best", "target")]
-        row.append(number_cell(ratio(means[0], means[1]), two_digits))
+        row.append(number_cell(ratio(means[0], means[1])))
     remarks = ["" if rank else "not admissible" for rank in ranked]
     return tuple(Row(proxy, tuple(row), remark) for proxy, row, remark in zip(proxies, cells, remarks, strict=True))
 

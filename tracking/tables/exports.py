@@ -125,7 +125,7 @@ def latex(table: Table) -> str:
 
 
 def frame(table: Table) -> pl.DataFrame:
-    """All digits: a column for the groups where they have names, one for the rows, then value and, if any, std."""
+    """All digits: a column for the groups if they have names, one for the rows, then each value with its std, if any."""
     columns: dict[str, list[object]] = {}
     if any(group.name for group in table.groups):
         columns[table.group_heading] = [group.name for group in table.groups for _ in group.rows]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import groupby
 
-from tracking.spreads import Spread, spread
+from tracking.entries import Spread, spread
 from tracking.tables.table import (
     MISSING,
     Cell,
@@ -23,7 +23,7 @@ from tracking.tables.table import (
     whole,
 )
 from tracking.tree import Tree, TreeVariant, incomplete_notes, slug
-from unlearn_core.spec import Scenario
+from unlearn_core.grid import Scenario
 
 PROXIES_SHOWN: tuple[str, ...] = ("lda", "lda-mix", "lda-2c", "qda", "qda-mix")
 DEFAULT_KEYS: Mapping[Scenario, int] = {Scenario.CLASS: 0, Scenario.SUBCLASS: 0, Scenario.RANDOM: 50}
@@ -36,7 +36,7 @@ CAPTION = "eta_max, mean ± std over seeds, and the percentage of seeds where th
 
 
 def eta_max(variant: TreeVariant, proxy: str) -> Spread | None:
-    """Over the seeds that have the proxy; 0 where it is not admissible."""
+    """Over the seeds that have the proxy; 0 if it is not admissible."""
     return spread(entry[proxy]["target"]["eta_max"] for entry in variant.entries_with(proxy))
 
 

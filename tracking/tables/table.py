@@ -1,18 +1,19 @@
-"""A table as values. What is in it is decided elsewhere, and how it looks too: see ``exports``."""
+"""A table as values, and numbers and names as text. ``exports`` and ``page`` decide how a table looks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tracking.spreads import Spread
+from tracking.entries import Spread
+from tracking.tree import TreeVariant, incomplete_notes, name_within, shared_name, slug
 
 Value = float | int | str | None
 
 
 @dataclass(frozen=True)
 class Column:
-    """``name`` is unique and for programs, ``heading`` for people, ``latex`` for where escaping the heading won't do."""
+    """``name`` is unique and for programs, ``heading`` for people, ``latex`` if escaping the heading won't do."""
 
     name: str
     heading: str
@@ -70,24 +71,15 @@ class Table:
         return tuple(row for group in self.groups for row in group.rows)
 
 
-def spread_cell(spread: Spread | None, text: Callable[[float], str], bold: bool = False) -> Cell:
-    if spread is None:
-        return MISSING
-    return Cell(spread.mean, text(spread.mean), spread.std, text(spread.std), bold)
+def listed(names: Sequence[object]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    first, last = ", ".join(map(str, names[:-1])), "".join(map(str, names[-1:]))
+    return f"{first} and {last}" if first else last
 
 
-def number_cell(value: float | None, text: Callable[[float], str], bold: bool = False) -> Cell:
-    return MISSING if value is None else Cell(value, text(value), bold=bold)
-
-
-def text_cell(text: str) -> Cell:
-    return Cell(text, text)
-
-
-def least(values: Sequence[float | None], n: int) -> list[bool]:
-    """Which of them are among the ``n`` least; ties with the last of those are among them too."""
-    known = sorted(value for value in values if value is not None)
-    return [value is not None and value <= known[:n][-1] for value in values]
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """``1 seed``, ``5 seeds``."""
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def two_digits(value: float) -> str:
@@ -110,3 +102,45 @@ def two_decimals(value: float) -> str:
 def whole(value: float) -> str:
     """Percentages of seeds as the paper prints them."""
     return f"{value:.0f}"
+
+
+def spread_cell(spread: Spread | None, text: Callable[[float], str] = two_digits, bold: bool = False) -> Cell:
+    if spread is None:
+        return MISSING
+    return Cell(spread.mean, text(spread.mean), spread.std, None if spread.std is None else text(spread.std), bold)
+
+
+def number_cell(value: float | None, text: Callable[[float], str] = two_digits, bold: bool = False) -> Cell:
+    return MISSING if value is None else Cell(value, text(value), bold=bold)
+
+
+def text_cell(text: str) -> Cell:
+    return Cell(text, text)
+
+
+def least(values: Sequence[float | None], n: int) -> list[bool]:
+    """Which of them are among the ``n`` least; ties with the last of those are among them too."""
+    known = sorted(value for value in values if value is not None)
+    return [value is not None and value <= known[:n][-1] for value in values]
+
+
+def grouped(
+    kind: str,
+    title: str,
+    variants: Sequence[TreeVariant],
+    columns: tuple[Column, ...],
+    rows_of: Callable[[TreeVariant], tuple[Row, ...]],
+    caption: str,
+    row_heading: str = "method",
+) -> Table:
+    """A table with a group for every variant that has rows, named after what the variants share."""
+    name = shared_name(variants)
+    return Table(
+        name=f"{kind}_{slug(name)}",
+        title=f"{name}: {title}",
+        columns=columns,
+        groups=tuple(Group(rows, name_within(v, variants)) for v in variants if (rows := rows_of(v))),
+        caption=caption,
+        notes=incomplete_notes(variants),
+        row_heading=row_heading,
+    )

@@ -1,4 +1,4 @@
-"""How the results were computed, as far as their entries say so: data, settings, versions; and what is wrong with them."""
+"""Tables that only the page has: all variants at a glance, how their results were computed, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,70 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from tracking.tables.table import MISSING, Cell, Column, Group, Row, Table, text_cell
-from tracking.tree import Entry, Tree, TreeVariant
-from unlearn_core.spec import (
-    ARCHITECTURES,
-    UNLEARNING_EPOCHS,
-    Optimization,
-    training_optimization,
-    unlearning_optimization,
+from tracking.entries import Entry, mean_over_seeds
+from tracking.summary import KL_F, Closest, closest, over_floor
+from tracking.tables.table import MISSING, Cell, Column, Group, Row, Table, number_cell, text_cell
+from tracking.tree import Tree, TreeVariant, name_within
+from unlearn_core import methods
+from unlearn_core.grid import ARCHITECTURES
+from unlearn_core.recipes import UNLEARNING_EPOCHS, Optimization, training_optimization, unlearning_optimization
+
+INCOMPLETE = "incomplete"
+COLUMNS: tuple[Column, ...] = (
+    Column("proxy", "closest proxy", prose=True),
+    Column("proxy_kl_f", "KL_f"),
+    Column("over_floor", "x floor"),
+    Column("baseline", "closest baseline", prose=True),
+    Column("baseline_kl_f", "KL_f"),
+    Column("floor_kl_f", "floor KL_f"),
+    Column("n_forget", "|D_f|"),
+    Column("seeds", "seeds"),
 )
+CAPTION = (
+    "closest: the least mean KL_f over seeds, in nats on the forgotten training rows, among the methods that all seeds "
+    "have; in bold, the closer of proxy and baseline; x floor: the closest proxy's over the floor's, a second retrain "
+    "from other initial weights, which is not a lower bound"
+)
+
+
+def index_table(tree: Tree) -> Table:
+    """What comes closest to the retrain in each variant, and whether the variant is complete."""
+    return Table(
+        name="variants",
+        title="All variants",
+        columns=COLUMNS,
+        groups=tuple(
+            Group(tuple(_row(variant, name_within(variant, family)) for variant in family), family[0].family)
+            for family in tree.families()
+        ),
+        caption=CAPTION,
+        row_heading="forgotten",
+        group_heading="family",
+    )
+
+
+def _row(variant: TreeVariant, name: str) -> Row:
+    proxy, baseline = closest(variant, methods.proxies(), KL_F), closest(variant, methods.baselines(), KL_F)
+    n_forget = max(entry["n_forget"] for entry in variant.entries)
+    return Row(
+        name,
+        (
+            *_closest_cells(proxy, baseline),
+            number_cell(over_floor(variant)),
+            *_closest_cells(baseline, proxy),
+            number_cell(mean_over_seeds(variant.entries, "floor", "best", KL_F)),
+            Cell(n_forget, str(n_forget)),
+            Cell(len(variant.entries), str(len(variant.entries))),
+        ),
+        "" if variant.complete else INCOMPLETE,
+    )
+
+
+def _closest_cells(one: Closest | None, other: Closest | None) -> tuple[Cell, Cell]:
+    if one is None:
+        return MISSING, MISSING
+    return text_cell(str(one)), number_cell(one.kl, bold=other is not None and one.kl < other.kl)
+
 
 NOT_RECORDED = "not recorded"
 CELLS = Column("cells", "cells")
@@ -22,7 +77,7 @@ SEEDS = Column("seeds", "seeds")
 
 
 def provenance_tables(tree: Tree) -> tuple[Table, ...]:
-    """A row for whatever differs: one for a whole data set or architecture where all of its cells were made alike."""
+    """A row for whatever differs: one for a whole data set or architecture if all of its cells were made alike."""
     return (
         _recorded(tree, "fingerprint", "Data", "data set", lambda v: f"{v.variant.dataset}/{v.backbone}"),
         _recorded(tree, "settings", "Settings", "architecture", lambda v: v.variant.arch),

@@ -1,60 +1,30 @@
-"""Decision regions in the plane: base, retrain and each proxy's target.  [fig:illustration]"""
+"""The two figures that come not from a results tree but from ``unlearn_core.illustration``."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tracking.figures.style import FigureFile, new_figure, save, styled
-from tracking.figures.wording import listed
+from tracking.tables.table import listed
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
-Array = NDArray[np.float64]
+    from unlearn_core.illustration import DigitWeights, PlaneRegions, Region  # needs torch, which figures do without
 
-NAME = "illustration"
 COLUMNS = 4
 DRAWN_POINTS = 300
 RETRAIN = "retrain"
 
 
-class Region(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def probability(self) -> Array: ...
-    @property
-    def kl_f(self) -> float: ...
-    @property
-    def eta_max(self) -> float | None: ...
-
-
-class Plane(Protocol):
-    """What ``unlearn_core.illustration.plane_regions`` gives; that module needs torch, which this one does without."""
-
-    @property
-    def points(self) -> Array: ...
-    @property
-    def labels(self) -> NDArray[np.int64]: ...
-    @property
-    def forget(self) -> NDArray[np.bool_]: ...
-    @property
-    def across(self) -> Array: ...
-    @property
-    def up(self) -> Array: ...
-    @property
-    def regions(self) -> Sequence[Region]: ...
-
-
-def write_regions(directory: Path, plane: Plane) -> list[FigureFile]:
-    """A panel per model, the retrain's boundary in each; nothing where there is no model."""
+def write_regions(directory: Path, plane: PlaneRegions) -> list[FigureFile]:
+    """Decision regions in the plane, a panel per model with the retrain's boundary in each.  [fig:illustration]"""
     if not plane.regions:
         return []
     retrain = next((region for region in plane.regions if region.name == RETRAIN), None)
@@ -67,10 +37,18 @@ def write_regions(directory: Path, plane: Plane) -> list[FigureFile]:
         for axes in panels[len(plane.regions) :]:
             axes.set_axis_off()
         _explain(panels[-1], has_retrain=retrain is not None)
-        return [save(figure, directory, NAME, "Forgetting one of two subclasses, in the plane", _caption(plane))]
+        return [
+            save(
+                figure,
+                directory,
+                "illustration",
+                "Forgetting one of two subclasses, in the plane",
+                _regions_caption(plane),
+            )
+        ]
 
 
-def _draw(axes: Axes, plane: Plane, region: Region, retrain: Region | None) -> None:
+def _draw(axes: Axes, plane: PlaneRegions, region: Region, retrain: Region | None) -> None:
     extent = (plane.across[0], plane.across[-1], plane.up[0], plane.up[-1])
     # vmax beyond 1: the darkest grey must leave the points to be seen
     axes.imshow(region.probability, cmap="Greys", vmin=0.0, vmax=2.4, origin="lower", extent=extent, aspect="auto")
@@ -102,7 +80,7 @@ FORGOTTEN = {
 }
 
 
-def _point_looks(plane: Plane) -> list[tuple[NDArray[np.bool_], dict]]:
+def _point_looks(plane: PlaneRegions) -> list[tuple[NDArray[np.bool_], dict]]:
     kept = (plane.labels == 1) & ~plane.forget
     return [(plane.labels == 0, CLASS_0), (kept, KEPT), (plane.forget, FORGOTTEN)]
 
@@ -121,7 +99,7 @@ def _explain(axes: Axes, has_retrain: bool) -> None:
     axes.legend(handles=handles, loc="center", fontsize=8.5)
 
 
-def _caption(plane: Plane) -> str:
+def _regions_caption(plane: PlaneRegions) -> str:
     idle = [region.name for region in plane.regions if region.eta_max == 0]
     every = max(1, len(plane.points) // DRAWN_POINTS)
     text = (
@@ -129,3 +107,30 @@ def _caption(plane: Plane) -> str:
         f"drawn), of which the {int(plane.forget.sum())} of one subclass are forgotten; one seed, KL_f in nats."
     )
     return text + (f" Not admissible, so the base itself: {listed(idle)}." if idle else "")
+
+
+def write_weights(directory: Path, weights: DigitWeights) -> list[FigureFile]:
+    """A linear classifier's weights as images, trained above and closed form below, zero a middle grey.  [fig:mon_image]"""
+    rows = (("cross-entropy", weights.trained), ("LDA", weights.closed_form))
+    with styled():
+        figure = new_figure(0.8 * len(weights.class_names) + 0.6, 1.9)
+        axes = figure.subplots(len(rows), len(weights.class_names), squeeze=False)
+        for row, (label, images) in enumerate(rows):
+            for column, image in enumerate(images):
+                panel, largest = axes[row, column], float(np.abs(image).max())
+                panel.imshow(image, cmap="gray", vmin=-largest, vmax=largest, interpolation="nearest")
+                panel.set(xticks=[], yticks=[])
+                if row == 0:
+                    panel.set_title(weights.class_names[column])
+            axes[row, 0].set_ylabel(label)
+        return [save(figure, directory, "weights", "Cross-entropy weights beside LDA's", _weights_caption(weights))]
+
+
+def _weights_caption(weights: DigitWeights) -> str:
+    return (
+        f"Weights of a linear classifier of scikit-learn's digits, less their mean over classes: trained by Adam on "
+        f"cross-entropy for {weights.epochs} epochs (above), and LDA's closed form with ridge {weights.ridge:g} (below); "
+        "white is positive, each image in its own scale. "
+        f"Their correlation is {weights.correlation:.2f}, and they agree on {100 * weights.agreement:.0f} % of the test "
+        "images."
+    )

@@ -1,10 +1,11 @@
-"""HTML in which every text is escaped unless it is said to be HTML."""
+"""Whole pages of HTML: every text is escaped unless it is marked as HTML, and the style stands in the page itself."""
 
 from __future__ import annotations
 
-import html
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from importlib import resources
 
 VOID: frozenset[str] = frozenset({"img", "meta"})
 
@@ -20,11 +21,11 @@ def tag(element: str, *children: str, **attributes: str | bool | None) -> Html:
     parts = [f"<{element}"]
     for name, value in attributes.items():
         if value is not None and value is not False:
-            shown = "" if value is True else f'="{html.escape(value)}"'
+            shown = "" if value is True else f'="{escape(value)}"'
             parts.append(f" {name.rstrip('_').replace('_', '-')}{shown}")
     parts.append(">")
     if element not in VOID:
-        parts += (child if isinstance(child, Html) else html.escape(child, quote=False) for child in children)
+        parts += (child if isinstance(child, Html) else escape(child, quote=False) for child in children)
         parts.append(f"</{element}>")
     return Html("".join(parts))
 
@@ -46,12 +47,21 @@ _TYPESET: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ..
 
 def typeset(text: str) -> Html:
     """Escaped, with subscripts and signs in their proper form."""
-    escaped = html.escape(text, quote=False)
+    escaped = escape(text, quote=False)
     for pattern, replacement in _TYPESET:
         escaped = pattern.sub(replacement, escaped)
     return Html(escaped)
 
 
-def definitions(terms: Mapping[str, str]) -> Html:
-    """A list of names and what they are."""
-    return tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in terms.items()))
+def asset(name: str) -> Html:
+    """A style sheet or script of ``tracking/page``, to stand inside a page."""
+    return Html((resources.files("tracking.page") / name).read_text())
+
+
+VIEWPORT = tag("meta", name="viewport", content="width=device-width, initial-scale=1")
+
+
+def document(title: str, style: Html, body: Sequence[Html], head: Sequence[Html] = (VIEWPORT,)) -> str:
+    """A page that needs no other file."""
+    parts = (tag("meta", charset="utf-8"), *head, tag("title", title), tag("style", style))
+    return f"<!DOCTYPE html>\n{tag('html', tag('head', joined(parts)), tag('body', *body), lang='en')}\n"
