@@ -17,6 +17,11 @@ LINE_SECONDS = 10.0
 EstimateLeft = Callable[[State], float]
 
 
+def speaker(console: Console) -> Callable[[str], None]:
+    """Print a line as it is: paths and ids are neither coloured nor broken."""
+    return lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
 class Display:
     """Shows a ``State`` as it changes."""
 
@@ -24,19 +29,15 @@ class Display:
         self.console: Console = console
         self.title: str = title
         self.estimate: EstimateLeft = estimate
+        self._say: Callable[[str], None] = speaker(console)
         self._live: Live | None = None
         self._last_line: float = 0.0
         self._said: set[str] = set()
 
     def start(self, state: State) -> None:
         for damage in state.damages:
-            self.console.print(f"damaged result {damage}", highlight=False, soft_wrap=True)
-        n_cached = len(state.cached)
-        self.console.print(
-            f"{self.title}: {len(state.steps)} steps, {n_cached} done already, {state.left} to run",
-            highlight=False,
-            soft_wrap=True,
-        )
+            self._say(f"damaged result {damage}")
+        self._say(f"{self.title}: {len(state.steps)} steps, {len(state.cached)} done already, {state.left} to run")
         if state.left and self.console.is_terminal:
             self._live = Live(self._table(state), console=self.console, refresh_per_second=4, transient=True)
             self._live.start()
@@ -46,12 +47,12 @@ class Display:
         for failure in state.failures.values():
             if failure.because is None and failure.step.id not in self._said:
                 self._said.add(failure.step.id)
-                self.console.print(f"failed: {failure.step}: {failure.reason}", highlight=False, soft_wrap=True)
+                self._say(f"failed: {failure.step}: {failure.reason}")
         if self._live is not None:
             self._live.update(self._table(state))
         elif time.monotonic() - self._last_line >= LINE_SECONDS and state.left:
             self._last_line = time.monotonic()
-            self.console.print(self._line(state), highlight=False, soft_wrap=True)
+            self._say(self._line(state))
 
     def stop(self) -> None:
         if self._live is not None:
@@ -60,10 +61,9 @@ class Display:
 
     def _line(self, state: State) -> str:
         finished = len(state.cached) + len(state.done)
-        running = len(state.running)
         waiting = f", {state.workers_waiting} workers wait for a place" if state.workers_waiting else ""
         return (
-            f"{finished}/{len(state.steps)} steps done, {running} running, {len(state.failures)} failed, "
+            f"{finished}/{len(state.steps)} steps done, {len(state.running)} running, {len(state.failures)} failed, "
             f"about {duration(self.estimate(state))} left{waiting}"
         )
 

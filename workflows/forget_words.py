@@ -10,44 +10,97 @@ from rich.table import Table
 
 from unlearn_core.data.labelled import LabelledSet
 from unlearn_core.forgetting.content import Outcome
-from unlearn_core.forgetting.ledger import NewRows
-from unlearn_core.forgetting.plan import Change, Plan
-from unlearn_core.forgetting.retrain import RetrainCheck
-from workflows.forget_case import Case
+from unlearn_core.forgetting.forget import Observer, OpenRequest
+from unlearn_core.forgetting.measure import Change, Retrained, RetrainSettings, planned_change
+from unlearn_core.forgetting.model_files import WeightsFile
+from unlearn_core.forgetting.plan import Plan
+from unlearn_core.forgetting.request import NewRows
 
 Say = Callable[[str], None]
 
 
-def say_case(case: Case, say: Say) -> None:
-    subject = case.subject
-    say(
-        f"{case.kind}: {subject.n_classes} classes; {len(case.data.train_y)} training rows, {len(case.data.test_y)} "
-        "held out, "
-        f"{subject.train.features.shape[1]} features ({subject.seen_by_proxies})"
-    )
-    if case.weights is not None and case.weights.dropped:
-        say(f"not written again, for it has seen the records: {', '.join(case.weights.dropped)} of {case.weights.name}")
+class Speaker(Observer):
+    """Says how a request goes."""
 
+    def __init__(
+        self, console: Console, say: Say, data: LabelledSet, source: Path, weights: WeightsFile | None
+    ) -> None:
+        self.console: Console = console
+        self.say: Say = say
+        self.data: LabelledSet = data
+        self.source: Path = source
+        self.weights: WeightsFile | None = weights
 
-def say_retrain(checks: list[RetrainCheck], n_forget: int, say: Say) -> None:
-    for check in checks:
-        for name in ("base", "target", "unlearned", "floor"):
-            say(f"  KL(retrain||{name}), seed {check.seed}: {change_text(getattr(check, name))}")
-        n_f = check.entry(n_forget)["stein"]["n_f_at_0.001"]
-        say(f"  N_f {n_f} label queries needed at error 0.001, |D_f| {n_forget}")
+    def opened(self, request: OpenRequest) -> None:
+        subject = request.subject
+        self.say(
+            f"{request.described.model}: {subject.n_classes} classes; {len(self.data.train_y)} training rows, "
+            f"{len(self.data.test_y)} held out, {subject.train.features.shape[1]} features ({subject.seen_by_proxies})"
+        )
+        if self.weights is not None and self.weights.dropped:
+            dropped = ", ".join(self.weights.dropped)
+            self.say(f"not written again, for it has seen the records: {dropped} of {self.weights.name}")
+        self._say_rows(request.rows)
 
+    def _say_rows(self, rows: NewRows) -> None:
+        asked = len(rows.asked.rows)
+        self.say(
+            f"{self.source}: {asked} record{'s' if asked > 1 else ''}, {len(rows.new)} to forget now, "
+            f"{int(rows.mask.sum())} in all"
+        )
+        if rows.asked.repeated:
+            self.say(f"  asked for more than once in this request, and counted once: {_some(rows.asked.repeated)}")
+        if len(rows.already):
+            names = rows.already if self.data.ids is None else self.data.ids[rows.already]
+            named = _some([str(name) for name in names])
+            self.say(f"  forgotten by an earlier request already, and counted once: {named}")
 
-def say_request(rows: NewRows, data: LabelledSet, source: Path, say: Say) -> None:
-    asked = len(rows.asked.rows)
-    say(
-        f"{source}: {asked} record{'s' if asked > 1 else ''}, {len(rows.new)} to forget now, {int(rows.mask.sum())} "
-        "in all"
-    )
-    if rows.asked.repeated:
-        say(f"  asked for more than once in this request, and counted once: {_some(rows.asked.repeated)}")
-    if len(rows.already):
-        names = rows.already if data.ids is None else data.ids[rows.already]
-        say(f"  forgotten by an earlier request already, and counted once: {_some([str(name) for name in names])}")
+    def planned(self, plan: Plan) -> None:
+        table = Table(box=None, pad_edge=False)
+        table.add_column("proxy")
+        for column in ("admissible", "eta_max", "fit KL(p||P)", "loss KL(p||P_r) - KL(p||P)"):
+            table.add_column(column, justify="right")
+        for weighed in plan.weighed:
+            candidate = weighed.candidate
+            table.add_row(
+                ("* " if candidate.method == plan.choice.method else "  ") + candidate.method,
+                "yes" if candidate.admissible else "no",
+                *(f"{value:.4g}" for value in (candidate.eta_max, candidate.fit, candidate.loss)),
+            )
+        self.console.print(table)
+        for unusable in plan.unusable:
+            self.say(f"  {unusable.method} cannot be used: {unusable.reason}")
+        change = planned_change(plan)
+        if change is None:
+            self.say(f"nothing to unlearn: {plan.choice.reason}")
+            return
+        self.say(f"{plan.choice.method}: {plan.choice.reason}")
+        self.say(f"its target, KL(base||target): {_text(change)}")
+
+    def carried_out(self, outcome: Outcome) -> None:
+        done, measured = outcome.finalized, outcome.measured
+        if done is not None and done.best_epoch is not None:
+            self.say(
+                f"distilled from {outcome.start}: kept epoch {done.best_epoch} of {len(done.scores) - 1}, {done.ended}; "
+                f"KL(target||model) on watched rows {done.scores[0]:.4g} -> {done.scores[done.best_epoch]:.4g}"
+            )
+        if not outcome.unlearned:
+            self.say("the model is returned untouched" + (f": {outcome.reason}" if done is not None else ""))
+        before, after = measured.before, measured.after
+        self.say(f"retained accuracy {_percent(before.retained)} -> {_percent(after.retained)}")
+        held = "" if before.heldout is None else f", held out {_percent(before.heldout)} -> {_percent(after.heldout)}"
+        self.say(f"forgotten accuracy {_percent(before.forgotten)} -> {_percent(after.forgotten)}{held}")
+        self.say(f"KL(base||unlearned): {_text(measured.from_base)}")
+
+    def retraining(self, settings: RetrainSettings) -> None:
+        self.say(f"retraining from scratch, {2 * settings.pairs} times")
+
+    def retrained(self, retrained: Retrained, n_forget: int) -> None:
+        for check in retrained.checks:
+            for name in ("base", "target", "unlearned", "floor"):
+                self.say(f"  KL(retrain||{name}), seed {check.seed}: {_text(getattr(check, name))}")
+            n_f = check.entry(n_forget)["stein"]["n_f_at_0.001"]
+            self.say(f"  N_f {n_f} label queries needed at error 0.001, |D_f| {n_forget}")
 
 
 def _some(names: list[str] | tuple[str, ...], shown: int = 10) -> str:
@@ -55,49 +108,10 @@ def _some(names: list[str] | tuple[str, ...], shown: int = 10) -> str:
     return text if len(names) <= shown else f"{text} (and {len(names) - shown} more)"
 
 
-def say_plan(plan: Plan, console: Console, say: Say) -> None:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("proxy")
-    for column in ("admissible", "eta_max", "fit KL(p||P)", "loss KL(p||P_r) - KL(p||P)"):
-        table.add_column(column, justify="right")
-    for weighed in plan.weighed:
-        candidate = weighed.candidate
-        table.add_row(
-            ("* " if candidate.method == plan.choice.method else "  ") + candidate.method,
-            "yes" if candidate.admissible else "no",
-            *(f"{value:.4g}" for value in (candidate.eta_max, candidate.fit, candidate.loss)),
-        )
-    console.print(table)
-    for unusable in plan.unusable:
-        say(f"  {unusable.method} cannot be used: {unusable.reason}")
-    change = plan.change()
-    if change is None:
-        say(f"nothing to unlearn: {plan.choice.reason}")
-        return
-    say(f"{plan.choice.method}: {plan.choice.reason}")
-    say(f"its target, KL(base||target): {change_text(change)}")
-
-
-def say_outcome(outcome: Outcome, say: Say) -> None:
-    done, measured = outcome.finalised, outcome.measured
-    if done is not None and done.best_epoch is not None:
-        say(
-            f"distilled from {outcome.start}: kept epoch {done.best_epoch} of {len(done.scores) - 1}, {done.ended}; "
-            f"KL(target||model) on watched rows {done.scores[0]:.4g} -> {done.scores[done.best_epoch]:.4g}"
-        )
-    if not outcome.unlearned:
-        say("the model is returned untouched" + (f": {outcome.reason}" if done is not None else ""))
-    before, after = measured.before, measured.after
-    say(f"retained accuracy {_percent(before.retained)} -> {_percent(after.retained)}")
-    held = "" if before.heldout is None else f", held out {_percent(before.heldout)} -> {_percent(after.heldout)}"
-    say(f"forgotten accuracy {_percent(before.forgotten)} -> {_percent(after.forgotten)}{held}")
-    say(f"KL(base||unlearned): {change_text(measured.from_base)}")
-
-
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.2f} %"
 
 
-def change_text(change: Change) -> str:
+def _text(change: Change) -> str:
     held = "" if change.heldout is None else f", held out {change.heldout:.4g}"
     return f"forgotten {change.forget:.4g}, retained {change.retain:.4g}{held}"

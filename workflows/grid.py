@@ -7,24 +7,15 @@ retrain per (variant, seed), statistics per (data, label space), and for a ResNe
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tasks.step import Kind, Step
+from unlearn_core import methods
 from unlearn_core.errors import BadInput
-from unlearn_core.proxies.probe import PENALTY
-from unlearn_core.spec import (
-    BASELINES,
-    EMPIRICAL_PROXIES,
-    GAUSSIAN_PROXIES,
-    PROBED_PROXIES,
-    ProxySettings,
-    RunSettings,
-    Scenario,
-    Variant,
-    training_epochs,
-)
+from unlearn_core.grid import Scenario, Variant
+from unlearn_core.methods import Family, RunSettings, prepared_config, what_is_run
+from unlearn_core.recipes import training_config, training_epochs
 from workflows.sources import Source
 
 
@@ -64,35 +55,34 @@ def _listed(values: Sequence[int]) -> str:
     return ", ".join(str(value) for value in values)
 
 
-def cell_step(source: Source, variant: Variant, seed: int, methods: Sequence[str], settings: RunSettings) -> Step:
+def cell_step(source: Source, variant: Variant, seed: int, chosen: Sequence[str], settings: RunSettings) -> Step:
     """The audit step of a cell, with everything that it needs behind it."""
     space = variant.label_space
     network = {"arch": variant.arch, "space": str(space), "seed": seed}
     request = {"scenario": str(variant.scenario), "key": variant.key}
-    training = {"epochs": settings.training_epochs or training_epochs(variant.arch), **source.training}
+    epochs = settings.training_epochs or training_epochs(variant.arch)
     data = {"features" if source.data.kind is Kind.FEATURES else "images": source.data}
     alone = source.sketch is not None
 
     def reference(kind: Kind, config: Mapping[str, Any]) -> Step:
-        return Step(kind, config, data, hints=source.hints, alone=alone)
+        training = training_config(variant.arch, str(kind), epochs) | source.training
+        return Step(kind, {**config, **training}, data, hints=source.hints, alone=alone)
 
-    base = reference(Kind.BASE, network | training)
-    retrain, floor = (reference(kind, network | request | training) for kind in (Kind.RETRAIN, Kind.FLOOR))
+    base = reference(Kind.BASE, network)
+    retrain, floor = (reference(kind, network | request) for kind in (Kind.RETRAIN, Kind.FLOOR))
     needs = data | {"base": base, "retrain": retrain}
     seen = _seen_by_proxies(source, data, base, network)
     unlearned = {
         method: Step(
             Kind.UNLEARN,
-            network | request | {"method": method} | method_config(method, settings),
-            needs | ({} if method in BASELINES else seen) | _fitted_on_all(data | seen, network, method),
+            network | request | {"method": method} | what_is_run(method, variant.arch, settings).config(),
+            needs | _needs_of_method(method, data, seen, network["space"]),
             alone=alone,
         )
-        for method in methods
+        for method in chosen
     }
     described = {"dataset": source.name, "backbone": source.backbone, "fingerprint": source.fingerprint}
-    shown = (
-        flat_settings(settings) | {"training_epochs": training["epochs"]} | source.training | _sketch_settings(source)
-    )
+    shown = flat_settings(settings) | {"training_epochs": epochs} | source.training | _sketch_settings(source)
     return Step(
         Kind.AUDIT,
         described | network | request | {"settings": shown},
@@ -111,13 +101,15 @@ def _seen_by_proxies(source: Source, data: dict[str, Step], base: Step, network:
     return {"sketch": sketch}
 
 
-def _fitted_on_all(needs: dict[str, Step], network: dict[str, Any], method: str) -> dict[str, Step]:
-    """What a proxy knows of D before any request comes."""
-    if method in GAUSSIAN_PROXIES:
-        return {"statistics": Step(Kind.STATISTICS, {"space": network["space"]}, needs)}
-    if method in PROBED_PROXIES:
-        return {"probe_fit": Step(Kind.PROBE, {"space": network["space"], "penalty": PENALTY}, needs)}
-    return {}
+def _needs_of_method(method: str, data: dict[str, Step], seen: dict[str, Step], space: str) -> dict[str, Step]:
+    """What a proxy sees, and what was prepared of it before any request came; a baseline needs neither."""
+    line = methods.find(method)
+    if line.family is Family.BASELINE:
+        return {}
+    if line.prepares is None:
+        return seen
+    prepared = Step(Kind.PREPARED, {"space": space, **prepared_config(line.prepares)}, data | seen)
+    return seen | {line.prepares: prepared}
 
 
 def _sketch_settings(source: Source) -> dict[str, Any]:
@@ -126,24 +118,9 @@ def _sketch_settings(source: Source) -> dict[str, Any]:
     return {"image_size": source.dim, **{f"sketch_{name}": value for name, value in source.sketch.items()}}
 
 
-def method_config(method: str, settings: RunSettings) -> dict[str, Any]:
-    """The settings that this method's result depends on, and no others."""
-    if method in BASELINES:
-        return {"preset": settings.preset}
-    proxy = _proxy_json(settings.proxy)
-    if method in EMPIRICAL_PROXIES:
-        return {name: proxy[name] for name in ("finalizer", "dir_on_test")}
-    cap = settings.proxy.cap_of(method)
-    proxy["cap"] = cap if math.isfinite(cap) else str(cap)
-    names = ("cap", "finalizer") if method in PROBED_PROXIES else ("ridge", "shrinkage", "cap", "finalizer")
-    return {name: proxy[name] for name in names}
-
-
 def flat_settings(settings: RunSettings) -> dict[str, Any]:
-    return {"preset": settings.preset, **_proxy_json(settings.proxy)}
-
-
-def _proxy_json(proxy: ProxySettings) -> dict[str, Any]:
-    """Plain JSON; a cap that is not given is the paper's, as the settings of a run show it."""
-    values: Mapping[str, Any] = dataclasses.asdict(proxy) | {"cap": 1.0 if proxy.cap is None else proxy.cap}
-    return {name: str(value) if name in ("dir_on_test", "shrinkage") else value for name, value in values.items()}
+    """The settings of a run as its results show them; a cap that is not given is the paper's."""
+    proxy = dataclasses.asdict(settings.proxy)
+    cap = {"cap": 1.0 if settings.proxy.cap is None else settings.proxy.cap}
+    schedule = {} if settings.schedule == "grid" else {"schedule": settings.schedule}
+    return {"preset": settings.preset, **proxy, **cap, **schedule, "dir_on_test": str(settings.proxy.dir_on_test)}

@@ -3,55 +3,32 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unlearn_core.errors import BadInput
 
 
-@dataclass(frozen=True)
 class Layout:
-    out: Path
+    """Paths and names of one grid.
 
-    @property
-    def store(self) -> Path:
-        return self.out / "store"
+    Attributes:
+        plan: the identities of the steps of the last plan or run, a line each.
+        tracked: which cells are in which MLflow store already, so that a cached rerun need not look.
+        experiment: the MLflow experiment; one per grid.
+    """
 
-    @property
-    def results(self) -> Path:
-        return self.out / "results"
-
-    @property
-    def figures(self) -> Path:
-        return self.out / "figures"
-
-    @property
-    def failures(self) -> Path:
-        return self.out / "failures"
-
-    @property
-    def status(self) -> Path:
-        return self.out / "status.json"
-
-    @property
-    def plan(self) -> Path:
-        """The identities of the steps of the last plan or run, a line each."""
-        return self.out / "plan.jsonl"
-
-    @property
-    def tracked(self) -> Path:
-        """Which cells are in which MLflow store already, so that a cached rerun need not look."""
-        return self.out / "tracked.json"
-
-    @property
-    def mlflow_artifacts(self) -> Path:
-        return self.out / "mlartifacts"
-
-    @property
-    def experiment(self) -> str:
-        """The MLflow experiment: one per grid."""
-        return f"unlearn-{self.out.resolve().name}"
+    def __init__(self, out: Path) -> None:
+        self.out: Path = out
+        self.store: Path = out / "store"
+        self.results: Path = out / "results"
+        self.figures: Path = out / "figures"
+        self.failures: Path = out / "failures"
+        self.status: Path = out / "status.json"
+        self.plan: Path = out / "plan.jsonl"
+        self.tracked: Path = out / "tracked.json"
+        self.mlflow_artifacts: Path = out / "mlartifacts"
+        self.experiment: str = f"unlearn-{out.resolve().name}"
 
 
 def read_json(path: Path, default: Any) -> Any:

@@ -11,17 +11,18 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from threadpoolctl import threadpool_limits
+
 from tasks.step import Kind, Step
 from tasks.store import Store
-from unlearn_core.baselines import baseline_recipe
-from unlearn_core.spec import (
-    BASELINES,
-    RESNET,
+from unlearn_core import methods
+from unlearn_core.grid import RESNET, Scenario, head_widths
+from unlearn_core.methods import Family, RunSettings
+from unlearn_core.recipes import (
     Pass,
     Recipe,
-    Scenario,
     Visit,
-    distillation_of,
     training_optimization,
     training_recipe,
     unlearning_optimization,
@@ -30,6 +31,10 @@ from workflows.sources import Source
 
 EFFICIENCY = 0.5  # share of the GEMM rate that training and evaluation reach together
 RESNET_FORWARD = 3.6e9 / 224**2  # operations per pixel of ResNet-18: 1.8 GMAC at 224 x 224
+
+
+ALIKE = ("arch", "space", "scenario", "method", "what", "epochs", "finalizer", "schedule_name")
+"""Steps of a kind that have these in common take about as long."""
 
 
 @dataclass(frozen=True)
@@ -83,17 +88,14 @@ class Rates:
     def _machine_rate(self) -> float:
         """Operations per second of one thread, from a tenth of a second of matrix products."""
         if self._rate is None:
-            import torch
-
-            threads = torch.get_num_threads()
-            torch.set_num_threads(1)
-            a, b = torch.randn(512, 384), torch.randn(384, 256)
-            count, started = 0, time.perf_counter()
-            while time.perf_counter() - started < 0.1:
-                torch.mm(a, b)
-                count += 1
+            rng = np.random.default_rng(0)
+            a, b = (rng.standard_normal(shape, dtype=np.float32) for shape in ((512, 384), (384, 256)))
+            with threadpool_limits(1):
+                count, started = 0, time.perf_counter()
+                while time.perf_counter() - started < 0.1:
+                    _ = a @ b
+                    count += 1
             self._rate = EFFICIENCY * count * 2 * 512 * 384 * 256 / (time.perf_counter() - started)
-            torch.set_num_threads(threads)
         return self._rate
 
     def work(self, step: Step) -> Work:
@@ -106,11 +108,10 @@ class Rates:
         source = self._sources.get(data.id) or self._images[data.id]
         if step.kind is Kind.RESIZED:
             return Work(1e3 * (source.n_train + source.n_test) * step.config["size"] ** 2)
-        if step.kind in (Kind.STATISTICS, Kind.PROBE):
+        if step.kind is Kind.PREPARED:
             dim = source.dim if source.sketch is None else source.sketch["dim"]
-            blocks = (
-                1 if step.kind is Kind.STATISTICS else 4 * source.n_fine
-            )  # the probe has a curvature for each class
+            # the probe has a curvature for each class
+            blocks = 4 * source.n_fine if step.config["what"] == methods.PROBE else 1
             return Work(4.0 * blocks * source.n_train * dim**2)
         forward = _forward(source, step.config["arch"])
         if step.kind is Kind.SKETCH:
@@ -124,11 +125,12 @@ class Rates:
             recipe, batch = training_recipe(visit, step.config["epochs"]), training_optimization(arch).batch_size
             visited = _visited(recipe, source.n_train, n_forget)
             return Work(3 * forward * visited, visited / batch)
-        method = step.config["method"]
-        if method in BASELINES:
-            recipe, how = baseline_recipe(method, step.config["preset"]), unlearning_optimization(arch)
+        line, how = methods.find(step.config["method"]), unlearning_optimization(arch)
+        if line.family is Family.BASELINE:
+            recipe = line.presets[step.config["preset"]]
         else:
-            recipe, how = distillation_of(method, arch, n_forget)
+            schedule = RunSettings(schedule=step.config.get("schedule_name", "grid")).schedule_of(line.name)
+            recipe, how = schedule.build(how, n_forget)
         batch = (recipe.optimization or how).batch_size
         visited = _visited(recipe, source.n_train, n_forget)
         evaluation = recipe.epochs * forward * (source.n_test + n_forget)
@@ -144,13 +146,11 @@ def _forward(source: Source, arch: str) -> float:
     """Operations of one row's forward pass."""
     if arch == RESNET:
         return RESNET_FORWARD * source.dim**2
-    from unlearn_core.nets.heads import head_widths
-
     return 2.0 * sum(a * b for a, b in itertools.pairwise(head_widths(arch, source.dim, source.n_fine)))
 
 
 def _group(kind: str, config: Mapping[str, object]) -> tuple[str, ...]:
-    return (kind, *(str(config.get(name)) for name in ("arch", "space", "scenario", "method", "epochs", "finalizer")))
+    return (kind, *(str(config.get(name)) for name in ALIKE))
 
 
 def _forgotten(step: Step, source: Source) -> int:

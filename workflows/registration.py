@@ -18,33 +18,34 @@ from tracking.tracked import default_tracking_uri
 from unlearn_core.errors import BadInput
 from unlearn_core.forgetting.certificate import FILE_NAME
 from unlearn_core.forgetting.content import Outcome
+from unlearn_core.forgetting.forget import Forgotten
 from unlearn_core.forgetting.serving import Served
-from workflows.forget_case import Case
+from workflows.deletion import Files
 
 LOADER = "unlearn_core.forgetting.serving"
 NEEDED: tuple[str, ...] = ("mlflow", "numpy", "safetensors", "scikit-learn", "scipy", "torch")
 
 
-def register(case: Case, outcome: Outcome, arguments: argparse.Namespace) -> str:
+def register(files: Files, result: Forgotten, arguments: argparse.Namespace) -> str:
     """Log and register the unlearned model, or the logit processor; returns what to say."""
     # mlflow takes seconds to load
     from mlflow.exceptions import MlflowException
 
     from tracking.model_registry import ServableModel, example_rows, register_model
 
-    net = outcome.deployed(case.last)
-    processor = outcome.plan.logit_processor if outcome.processed else None
+    net, outcome = result.deployed, result.outcome
+    processor = result.logit_processor if outcome.processed else None
     if net is None and processor is None:
         return "not registered: there is nothing to unlearn, so the black box answers as it did"
-    architecture = None if case.blueprint is None else case.blueprint.name
+    architecture = None if files.model is None else files.model.blueprint.name
     layer = None if processor is None else outcome.plan.subject.feature_source
     served = Served(net, architecture, processor, layer)
-    example = example_rows(_inputs(case, served))
+    example = example_rows(_inputs(files, outcome, served))
     uri = arguments.tracking_uri or default_tracking_uri(arguments.out)
     with TemporaryDirectory() as temporary:
         folder = Path(temporary, "served")
         folder.mkdir()
-        served.save(folder, None if net is None else _network_inputs(case)[0])
+        served.save(folder, None if net is None else _network_inputs(files)[0])
         shutil.copy(arguments.out / FILE_NAME, folder)
         model = ServableModel(
             LOADER,
@@ -70,20 +71,20 @@ def register(case: Case, outcome: Outcome, arguments: argparse.Namespace) -> str
     return f"registered: {address} in {uri}\nserve it: mlflow models serve -m {address} --env-manager local"
 
 
-def _network_inputs(case: Case) -> NDArray:
+def _network_inputs(files: Files) -> NDArray:
     """Rows in the type that networks read."""
-    x = case.data.train_x
+    x = files.data.train_x
     return x if x.dtype == np.uint8 else x.astype(np.float32, copy=False)
 
 
-def _inputs(case: Case, served: Served) -> NDArray | dict[str, NDArray]:
+def _inputs(files: Files, outcome: Outcome, served: Served) -> NDArray | dict[str, NDArray]:
     """What the served model is asked with."""
-    train = case.subject.train
+    train = outcome.plan.subject.train
     if served.net is None:
-        return {"logits": train.logits, "features": train.features}
-    if served.processor is not None and "features" in case.files:
-        return {"inputs": _network_inputs(case), "features": train.features}
-    return _network_inputs(case)
+        return {"logits": train.base_logits, "features": train.features}
+    if served.processor is not None and "features" in files.places:
+        return {"inputs": _network_inputs(files), "features": train.features}
+    return _network_inputs(files)
 
 
 def _code(architecture: str | None) -> list[Path]:

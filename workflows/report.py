@@ -13,17 +13,15 @@ from pathlib import Path
 from tracking.claims import PAPER_CLAIMS, Claim, judge
 from tracking.document import write_document
 from tracking.figures import write_figures
-from tracking.figures.regions import write_regions
+from tracking.figures.illustrations import write_regions, write_weights
 from tracking.figures.style import FigureFile
-from tracking.figures.weights import write_weights
 from tracking.frames import frames
 from tracking.page import write_page
-from tracking.results_tree import read_tree
 from tracking.summary import summary
 from tracking.tables.exports import write_table
 from tracking.tables.report import report_tables
 from tracking.tables.table import Table
-from tracking.tree import Tree
+from tracking.tree import Tree, read_tree
 from unlearn_core.errors import BadInput
 
 Progress = Callable[[str], None]

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tasks.files import ENTRY
+from tasks.local_backend import LocalActor
 from tasks.step import Kind, Step
 from tasks.store import DONE, Store
-from tracking.files import write_atomically
-from tracking.results_tree import write_entries
 from tracking.tracked import TrackedCell, TrackerReport, default_tracking_uri
-from unlearn_core.spec import Scenario, Variant
+from tracking.tree import write_atomically, write_entries
+from unlearn_core.grid import Scenario, Variant
 from workflows.layout import Layout, read_json
+
+if TYPE_CHECKING:
+    from tasks.ray_backend import RayActor
 
 BACKLOG = 64
 """Cells that may wait for the MLflow writer before the driver waits for it."""
@@ -30,13 +33,13 @@ class Recorder:
         self.uri: str = tracking_uri or default_tracking_uri(layout.out)
         self.track: bool = track
         self.tracked: set[str] = set(read_json(layout.tracked, {}).get(self.uri, []))
-        self._tracker: Any = None
+        self._tracker: LocalActor | RayActor | None = None
         self._on_ray: bool = False
-        self._pending: list[tuple[str, Any]] = []
+        self._pending: list[tuple[str, Callable[[], Any]]] = []
         self._waited: float = 0.0
 
-    def use_ray(self, on_ray: bool) -> None:
-        self._on_ray = on_ray
+    def use_ray(self) -> None:
+        self._on_ray = True
 
     def record(self, cells: Iterable[Step]) -> None:
         """Put cells whose audit is in the store into the tree and, unless they are there already, into MLflow."""
@@ -59,14 +62,8 @@ class Recorder:
             return "MLflow: nothing new" if self.track else "MLflow: not tracked"
         started = time.perf_counter()
         self._drain(0)
-        report: TrackerReport
-        if self._on_ray:
-            import ray
-
-            report = ray.get(self._tracker.report.remote())
-            ray.kill(self._tracker)
-        else:
-            report = self._tracker.report()
+        report: TrackerReport = self._tracker.call("report")()
+        self._tracker.close()
         self._waited += time.perf_counter() - started
         known = read_json(self.layout.tracked, {})
         write_atomically(self.layout.tracked, json.dumps(known | {self.uri: sorted(self.tracked)}))
@@ -77,38 +74,33 @@ class Recorder:
 
     def _send(self, step_id: str, cell: TrackedCell) -> None:
         if self._tracker is None:
-            self._tracker = self._make_tracker()
-        if not self._on_ray:
-            self._tracker.log_cell(cell)
-            self.tracked.add(step_id)
-            return
-        self._pending.append((step_id, self._tracker.log_cell.remote(cell)))
+            self._tracker = self._start_tracker()
+        self._pending.append((step_id, self._tracker.call("log_cell", cell)))
         started = time.perf_counter()
         self._drain(BACKLOG)
         self._waited += time.perf_counter() - started
 
     def _drain(self, allowed: int) -> None:
-        import ray
-
+        """Wait until at most so many cells are still to be written."""
         while len(self._pending) > allowed:
-            step_id, ref = self._pending.pop(0)
-            ray.get(ref)
+            step_id, wait = self._pending.pop(0)
+            wait()
             self.tracked.add(step_id)
 
-    def _make_tracker(self) -> Any:
+    def _start_tracker(self) -> LocalActor | RayActor:
         from tracking.mlflow_tracker import MlflowTracker
 
-        # a server keeps artifacts where it was told to; a database alone needs a place
-        artifacts = None if self.uri.startswith(("http://", "https://")) else self.layout.mlflow_artifacts
-        arguments = (self.uri, self.layout.experiment, artifacts)
+        arguments = (self.uri, self.layout.experiment, _artifacts(self.layout, self.uri))
         if not self._on_ray:
-            return MlflowTracker(*arguments)
-        import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+            return LocalActor(MlflowTracker, *arguments)
+        from tasks.ray_backend import RayActor
 
-        # beside the driver: the default database is a file there
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        return ray.remote(MlflowTracker).options(num_cpus=0, scheduling_strategy=here).remote(*arguments)
+        return RayActor(MlflowTracker, *arguments)
+
+
+def _artifacts(layout: Layout, uri: str) -> Path | None:
+    """A server keeps artifacts where it was told to; a database alone needs a place."""
+    return None if uri.startswith(("http://", "https://")) else layout.mlflow_artifacts
 
 
 def sync(layout: Layout, tracking_uri: str | None) -> tuple[int, str]:
@@ -116,7 +108,7 @@ def sync(layout: Layout, tracking_uri: str | None) -> tuple[int, str]:
     recorder = Recorder(layout, tracking_uri)
     recorder.tracked = set()
     stored = list(recorder.store.records(Kind.AUDIT))
-    stored.sort(key=lambda record: record[1]["finished"])  # where a cell was run twice, the later run counts
+    stored.sort(key=lambda record: record[1]["finished"])  # if a cell was run twice, the later run counts
     recorder.record_stored([(directory.name, directory, done["identity"]) for directory, done in stored])
     return len(stored), recorder.finish()
 
@@ -138,7 +130,7 @@ def _tracked_cell(step_id: str, directory: Path, identity: dict[str, Any]) -> Tr
         variant=Variant(config["dataset"], config["arch"], Scenario(config["scenario"]), config["key"]),
         seed=config["seed"],
         entry=json.loads((directory / ENTRY).read_text()),
-        step_ids={row: needs[row] for row in needs if row not in ("features", "statistics")},
+        step_ids={row: needs[row] for row in needs if row not in ("features", "images")},
         dataset_fingerprint=config["fingerprint"],
         settings=config["settings"],
     )
@@ -151,7 +143,5 @@ def log_report(layout: Layout, tracking_uri: str | None, folder: Path) -> str:
         return "MLflow: the grid has no database, so the report is logged nowhere"
     from tracking.mlflow_tracker import MlflowTracker
 
-    artifacts = None if uri.startswith(("http://", "https://")) else layout.mlflow_artifacts
-    tracker = MlflowTracker(uri, layout.experiment, artifacts)
-    tracker.log_folder(folder)
+    MlflowTracker(uri, layout.experiment, _artifacts(layout, uri)).log_folder(folder)
     return f"MLflow: the report is an artifact of the run 'grid' in experiment '{layout.experiment}'"

@@ -15,7 +15,7 @@ from tasks.step import Kind, Step
 from unlearn_core.data.datasets import PUBLISHED, holds_images, load_dataset, load_images
 from unlearn_core.data.feature_set import FeatureSet, fingerprint
 from unlearn_core.errors import BadInput
-from unlearn_core.spec import HEADS, RESNET, Scenario
+from unlearn_core.grid import HEADS, RESNET, Scenario
 
 KEYS_PER_SCENARIO = 5
 RANDOM_SIZES: tuple[int, ...] = (1, 50, 500, 5000)  # app:experiments_setup
@@ -59,7 +59,7 @@ class Source:
         dim: features of a row, or the side of an image.
         training: what identifies a training on it beside architecture and seed.
         hints: what a worker needs for it.
-        sketch: layer and dimension of what proxies see, where that is not ``data`` itself.
+        sketch: layer and dimension of what proxies see, if that is not ``data`` itself.
         missing: what is not there yet, without which it cannot be run; only a plan has any.
     """
 
@@ -133,41 +133,14 @@ def feature_source(name_or_path: str) -> Source:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Images:
-    """A set of images: its step, and its size."""
-
-    name: str
-    step: Step
-    fingerprint: str
-    n_fine: int
-    n_train: int
-    n_test: int
-    has_superclass: bool
-    missing: tuple[str, ...] = ()
-
-    def source(self, backbone: str, archs: tuple[str, ...], data: Step, dim: int, missing: tuple[str, ...]) -> Source:
-        return Source(
-            name=self.name,
-            backbone=backbone,
-            archs=archs,
-            data=data,
-            fingerprint=self.fingerprint,
-            n_fine=self.n_fine,
-            n_train=self.n_train,
-            n_test=self.n_test,
-            dim=dim,
-            has_superclass=self.has_superclass,
-            missing=self.missing + missing,
-        )
-
-
-def _open_images(name: str, options: DataOptions, planning: bool) -> _Images:
+def _open_images(name: str, options: DataOptions, planning: bool) -> Source:
+    """A set of images as they are, which no network sees yet."""
     place = name if name in PUBLISHED else str(Path(name).resolve())
     hints = {"source": place, "data_root": str(options.data_root.resolve()), "image_size": options.image_size}
 
-    def step(dataset: str, identity: str) -> Step:
-        return Step(Kind.IMAGES, {"dataset": dataset, "fingerprint": identity}, hints=hints)
+    def source(name: str, identity: str, n_fine: int, n_train: int, n_test: int, supers: bool, *missing: str) -> Source:
+        step = Step(Kind.IMAGES, {"dataset": name, "fingerprint": identity}, hints=hints)
+        return Source(name, "", (), step, identity, n_fine, n_train, n_test, 0, supers, missing=missing)
 
     try:
         images = load_images(name, options.data_root, options.download, options.image_size)
@@ -175,19 +148,10 @@ def _open_images(name: str, options: DataOptions, planning: bool) -> _Images:
         if not planning or name not in PUBLISHED:
             raise
         size = PUBLISHED[name]
-        return _Images(
-            name, step(name, UNKNOWN), UNKNOWN, size.n_fine, size.n_train, size.n_test, size.n_super > 0, (str(error),)
-        )
-    identity = fingerprint(images)
-    return _Images(
-        images.name,
-        step(images.name, identity),
-        identity,
-        images.n_fine,
-        len(images.train_y),
-        len(images.test_y),
-        images.superclass is not None,
-    )
+        return source(name, UNKNOWN, size.n_fine, size.n_train, size.n_test, size.n_super > 0, str(error))
+    has_superclass = images.superclass is not None
+    counts = images.n_fine, len(images.train_y), len(images.test_y)
+    return source(images.name, fingerprint(images), *counts, has_superclass)
 
 
 def _find(
@@ -204,7 +168,7 @@ def _find(
         return None, (str(error),)
 
 
-def _backbone_source(images: _Images, options: DataOptions, planning: bool) -> Source:
+def _backbone_source(images: Source, options: DataOptions, planning: bool) -> Source:
     """Heads on the features of a frozen backbone."""
     from unlearn_core.data.backbones import backbone_spec, feature_dim
     from unlearn_core.data.weights import weights_fingerprint
@@ -221,17 +185,24 @@ def _backbone_source(images: _Images, options: DataOptions, planning: bool) -> S
         f"{part}-{start:07d}": Step(
             Kind.SHARD,
             {"part": part, "start": start, "stop": min(start + options.shard_images, count), **identity},
-            {"images": images.step},
+            {"images": images.data},
             hints,
         )
         for part, count in (("train", images.n_train), ("test", images.n_test))
         for start in range(0, count, options.shard_images)
     }
-    features = Step(Kind.FEATURES, {"dataset": images.name, **identity}, {"images": images.step, **shards})
-    return images.source(spec.folder, HEADS, features, feature_dim(spec), missing)
+    features = Step(Kind.FEATURES, {"dataset": images.name, **identity}, {"images": images.data, **shards})
+    return replace(
+        images,
+        backbone=spec.folder,
+        archs=HEADS,
+        data=features,
+        dim=feature_dim(spec),
+        missing=images.missing + missing,
+    )
 
 
-def _resnet_source(images: _Images, options: DataOptions, planning: bool) -> Source:
+def _resnet_source(images: Source, options: DataOptions, planning: bool) -> Source:
     """ResNet-18 on images at its size."""
     from unlearn_core.data.weights import weights_fingerprint
 
@@ -240,9 +211,14 @@ def _resnet_source(images: _Images, options: DataOptions, planning: bool) -> Sou
         given = None if options.resnet_weights == "imagenet" else Path(options.resnet_weights)
         place, missing = _find("torchvision/resnet18", given, options, planning)
         initial = UNKNOWN if place is None else weights_fingerprint(place)
-    resized = Step(Kind.RESIZED, {"size": options.resnet_size}, {"images": images.step})
+    resized = Step(Kind.RESIZED, {"size": options.resnet_size}, {"images": images.data})
     return replace(
-        images.source("resnet", (RESNET,), resized, options.resnet_size, missing),
+        images,
+        backbone="resnet",
+        archs=(RESNET,),
+        data=resized,
+        dim=options.resnet_size,
+        missing=images.missing + missing,
         training={"initial": initial},
         hints={"initial": str(place.resolve())} if place else {},
         sketch={"layer": options.sketch_layer, "dim": options.sketch_dim},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.processes import Running, running, wait_until
 from workflows.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -32,12 +32,13 @@ def ray_environment(tmp_path_factory) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def cluster(ray_environment) -> Iterator[str]:
-    """The address of a head node with two CPUs, in a process that is ended by its pid."""
+    """The address of a head node with two CPUs; the cluster ends with its input, or when asked to."""
     script = (
-        "import ray, sys, time\n"
+        "import signal, sys\n"
         "from ray.cluster_utils import Cluster\n"
         "c = Cluster(initialize_head=True, head_node_args={'num_cpus': 2, 'include_dashboard': False,"
         " 'object_store_memory': 200 * 2**20})\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (c.shutdown(), sys.exit()))\n"
         "print(c.address, flush=True)\n"
         "for line in sys.stdin:\n"
         "    word = line.split()\n"
@@ -48,39 +49,29 @@ def cluster(ray_environment) -> Iterator[str]:
         "    print('ok', flush=True)\n"
         "c.shutdown()\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=ray_environment,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    # not on 127.0.0.1: Ray rewrites that to this machine's own address when a driver joins, and then waits for ever
-    yield ClusterHandle(process.stdout.readline().strip(), process)
-    process.stdin.close()
-    process.wait(timeout=60)
-    process.stdout.close()
+    with running([sys.executable, "-c", script], environment=ray_environment) as process:
+        # not on 127.0.0.1: Ray rewrites that to this machine's own address when a driver joins, and then waits for ever
+        wait_until(lambda: "\n" in process.stdout, "a Ray cluster", process)
+        yield ClusterHandle(process.stdout.splitlines()[0], process)
+        process.stdin.close()
+        process.wait()
 
 
 class ClusterHandle(str):
     """The address, and the strings to pull: ``add`` a node, ``kill`` the last one added."""
 
-    process: subprocess.Popen[str]
+    process: Running
 
-    def __new__(cls, address: str, process: subprocess.Popen[str]):
+    def __new__(cls, address: str, process: Running):
         handle = super().__new__(cls, address)
         handle.process = process
         return handle
 
     def ask(self, command: str) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
+        answered = self.process.stdout.count("ok\n")
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
-        assert self.process.stdout.readline().strip() == "ok"
+        wait_until(lambda: self.process.stdout.count("ok\n") > answered, f"'{command}' to be done", self.process)
 
 
 class Answer(NamedTuple):

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import re
 import shutil
 import signal
-import socket
-import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 
-from unlearn_core.spec import PAPER_METHODS
+from tasks.step import Kind, Step
+from tasks.store import Store
+from tests.processes import Ended, free_port, listens, run, running, wait_until
+from unlearn_core import methods
+from workflows.cli import COMMANDS, build_parser
+from workflows.layout import Layout
+from workflows.run import save_plan
 
 
-def unlearn(*arguments, cwd=None):
-    return subprocess.run(
-        [sys.executable, "-m", "workflows", *map(str, arguments)], capture_output=True, text=True, timeout=180, cwd=cwd
-    )
+def unlearn(*arguments, cwd=None) -> Ended:
+    return run([sys.executable, "-m", "workflows", *arguments], cwd)
 
 
 QUICK = ("--local", "--epochs", 3, "--seeds", "0,42")
@@ -43,7 +46,7 @@ def test_a_run_prints_the_table_and_where_the_results_are(finished):
     result, out = finished
     assert result.returncode == 0, result.stderr
     assert "digits/mlp1/subclass/0: 36 steps, 0 done already, 36 to run" in result.stdout
-    for row in ("base", "retrain", "floor", *PAPER_METHODS):
+    for row in ("base", "retrain", "floor", *methods.paper_methods()):
         assert f"\n {row} " in result.stdout or f"\n{row} " in result.stdout
     path = out / "results" / "digits" / "pixels" / "subclass_mlp1_raw.json"
     assert str(path) in result.stdout
@@ -52,7 +55,7 @@ def test_a_run_prints_the_table_and_where_the_results_are(finished):
     assert figure.read_bytes().startswith(b"\x89PNG")
     entries = json.loads(path.read_text())["mlp1"]["results"]["0"]
     assert [entry["seed"] for entry in entries] == [42, 0]
-    assert all(set(PAPER_METHODS) | {"base", "retrain", "floor"} <= set(entry) for entry in entries)
+    assert all(set(methods.paper_methods()) | {"base", "retrain", "floor"} <= set(entry) for entry in entries)
     assert all(len(entry["lda-2c"]["epochs"]) in (1, 20) for entry in entries)
     assert entries[0]["base"] != entries[1]["base"]
     assert entries[0]["lda-2c"]["stein"]["n_f_at_0.001"] > 0
@@ -194,8 +197,8 @@ def test_a_feature_set_of_ones_own(tmp_path):
         (["--dataset", "mnist"], "unknown data set 'mnist'"),
         (["--key", "10"], "subclass key 10 does not exist: digits has labels 0..9; nearest are 7, 8, 9"),
         (["--scenario", "random", "--key", "0"], "random key 0 does not exist: digits has 1437 rows"),
-        (["--ridge", "nan"], "--ridge nan must be"),
-        (["--cap", "0"], "--cap 0.0 must be positive"),
+        (["--ridge", "nan"], "ridge nan must be"),
+        (["--cap", "0"], "cap 0.0 must be positive"),
         (["--local", "--device", "cuda:99"], "--device cuda:99 cannot be used here"),
     ],
 )
@@ -228,42 +231,67 @@ def test_a_refusal_is_the_same_from_a_shell(tmp_path):
     assert len(result.stderr.splitlines()) == 1
 
 
-def answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
 @pytest.mark.slow
 def test_the_ui_serves_on_loopback_and_leaves_nothing_behind(grid):
     _, out = grid
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "workflows", "ui", "--out", str(out), "--port", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith(f"http://127.0.0.1:{port}")
-        end = time.monotonic() + 60
-        while not answers(port):
-            assert time.monotonic() < end, "the server did not come up"
-            time.sleep(0.2)
+    port = free_port()
+    with running([sys.executable, "-m", "workflows", "ui", "--out", out, "--port", port]) as process:
+        wait_until(lambda: listens(port), "MLflow's server", process)
+        assert process.stdout.startswith(f"http://127.0.0.1:{port}")
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
-    assert process.returncode == 130
-    end = time.monotonic() + 10
-    while answers(port):
-        assert time.monotonic() < end, "the server outlived its command"
-        time.sleep(0.2)
+        assert process.wait() == 130
+        wait_until(lambda: not listens(port), "the server to end with its command")
 
 
 def test_help_teaches():
     text = " ".join(unlearn("grid", "--help").stdout.split())
-    for word in (
-        "--dataset",
-        "--scenario",
-        "example:",
-        "by default cifar10,cifar100",
+    for words in (
+        "example: unlearn grid",
+        "(default: cifar10,cifar100)",
         "subclass: train on superclasses",
-        "continues",
+        "Rerun the same command to resume",
+        "(default: the paper's 13, all but probe and fresh)",
+        "distil as 'unlearn forget' does, with its stopping rule (default: grid)",
     ):
-        assert word in text
+        assert words in text
+
+
+def test_help_lists_every_command_with_its_purpose():
+    shown = unlearn("--help").stdout
+    for command in (command for _, group in COMMANDS for command in group):
+        assert re.search(rf"^  {command.__name__.rpartition('.')[2]} +[A-Z]\w+ \w+", shown, re.MULTILINE), command
+
+
+def test_help_states_every_default():
+    """Of every option of every command that has one, 0 included."""
+    subparsers = next(a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
+    for name, parser in subparsers.choices.items():
+        parser.get_default("command").add_options(parser)  # which parsing would do
+        assert len(parser._actions) > 1
+        shown = " ".join(parser.format_help().split())
+        for action in parser._actions:
+            if action.default is None or action.default is False or action.default in ([], argparse.SUPPRESS):
+                continue
+            assert f"(default: {action.default})" in shown, (name, action.option_strings)
+
+
+NESTED = {"phases": [{"epochs": 20, "passes": [{"least_retained": 512, "visit": "retain"}]}], "optimization": None}
+
+
+def test_explain_names_what_differs_inside_a_nested_config(tmp_path, unlearn_here):
+    def fresh(lr: float, **recipe) -> Step:
+        return Step(Kind.UNLEARN, {"method": "fresh", "lr": lr, "caps": [], "recipe": NESTED | recipe})
+
+    Store(tmp_path / "store").commit(fresh(1e-3), lambda directory: None, 1.0)
+    Store(tmp_path / "store").commit(fresh(1e-4, phases=[], cap=32.0), lambda directory: None, 1.0)
+    changed = json.loads(json.dumps(NESTED["phases"]).replace("512", "0"))
+    wanted = fresh(1e-3, phases=changed, optimization={"lr": 0.1})
+    save_plan(Layout(tmp_path), [wanted])
+    code, out, _ = unlearn_here("explain", wanted.id[:8], "--out", tmp_path)
+    assert code == 0
+    assert out.splitlines()[-4:] == [
+        f"the nearest stored unlearn step is {fresh(1e-3).id[:12]}; it differs in",
+        "  config.recipe.phases.0.passes.0.least_retained: 512 stored, 0 wanted",
+        "  config.recipe.optimization: null stored, absent wanted",
+        "  config.recipe.optimization.lr: absent stored, 0.1 wanted",
+    ]

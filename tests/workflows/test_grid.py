@@ -7,8 +7,10 @@ from collections import Counter
 import pytest
 
 from tasks.step import Kind, Step, closure
+from unlearn_core import methods
 from unlearn_core.errors import BadInput
-from unlearn_core.spec import HEADS, PAPER_METHODS, SEEDS, ProxySettings, RunSettings, Scenario
+from unlearn_core.grid import HEADS, SEEDS, Scenario
+from unlearn_core.methods import ProxySettings, RunSettings
 from workflows.grid import cell_step, choose_variants
 from workflows.sources import Source, feature_source
 
@@ -18,8 +20,9 @@ def source(n_fine=10, n_train=50_000, has_superclass=True) -> Source:
     return Source("cifar", "dinov2", HEADS, data, "f" * 64, n_fine, n_train, 10_000, 384, has_superclass)
 
 
-def cells(variants, settings=None, methods=PAPER_METHODS, seeds=SEEDS):
-    return [cell_step(source(), v, s, methods, settings or RunSettings()) for v in variants for s in seeds]
+def cells(variants, settings=None, chosen=None, seeds=SEEDS):
+    chosen = methods.paper_methods() if chosen is None else chosen
+    return [cell_step(source(), v, s, chosen, settings or RunSettings()) for v in variants for s in seeds]
 
 
 @pytest.mark.parametrize(("n_fine", "labels"), [(10, (0, 2, 4, 6, 8)), (100, (0, 20, 40, 60, 80))])
@@ -36,7 +39,7 @@ def test_the_head_grid_of_one_data_set_and_what_is_shared():
     counts = Counter(str(step.kind) for step in closure(targets))
     assert counts == {
         "features": 1,
-        "statistics": 2,  # fine labels and superclasses
+        "prepared": 2,  # fine labels and superclasses
         "base": 3 * 2 * 5,  # architecture, label space, seed
         "retrain": 42 * 5,
         "floor": 42 * 5,

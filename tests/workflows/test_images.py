@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +14,11 @@ import timm
 import torch
 from safetensors.torch import save_file
 
+from tests.processes import Ended, run, running, wait_until
+from unlearn_core import methods
 from unlearn_core.data import load_feature_set
 from unlearn_core.data.images import ImageSet, save_image_file
-from unlearn_core.spec import PAPER_METHODS, SEEDS
+from unlearn_core.grid import SEEDS
 
 RESOLUTION = 42  # three patches of 14: a ViT-S/14 that a test can afford
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -54,15 +54,8 @@ def weights(tmp_path_factory) -> Path:
     return path
 
 
-def unlearn(*arguments, environment=None):
-    return subprocess.run(
-        [sys.executable, "-m", "workflows", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=ROOT,
-        env=environment,
-    )
+def unlearn(*arguments, environment=os.environ) -> Ended:
+    return run([sys.executable, "-m", "workflows", *arguments], ROOT, environment, seconds=1500)
 
 
 @pytest.mark.slow
@@ -77,12 +70,12 @@ def test_resnet_end_to_end_with_every_method(tmp_path, image_file):
     assert result.returncode == 0, result.stderr
     tree = json.loads((tmp_path / "out/results/colours/resnet/subclass_resnet18_raw.json").read_text())
     entry = tree["resnet18"]["results"]["0"][0]
-    assert set(PAPER_METHODS) | {"base", "retrain", "floor"} <= set(entry)
+    assert set(methods.paper_methods()) | {"base", "retrain", "floor"} <= set(entry)
     assert entry["n_forget"] == 10
     settings = entry["provenance"]["settings"]
     assert (settings["training_epochs"], settings["initial"], settings["sketch_dim"]) == (3, "random", 16)
-    assert all(len(entry[method]["epochs"]) in (1, 20) for method in PAPER_METHODS)
-    assert all(np.isfinite(entry[method]["best"]["kl_f"]) for method in PAPER_METHODS)
+    assert all(len(entry[method]["epochs"]) in (1, 20) for method in methods.paper_methods())
+    assert all(np.isfinite(entry[method]["best"]["kl_f"]) for method in methods.paper_methods())
     again = unlearn(*command)
     assert "0 steps run" in again.stdout
     plan = (tmp_path / "out" / "plan.jsonl").read_text().splitlines()
@@ -143,17 +136,11 @@ def test_features_on_ray_interrupted_go_on_shard_by_shard(
     command = features_command(
         image_file, weights, tmp_path, "--shard-images", 2, "--address", cluster, "--workers", 2, "--half"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "workflows", *map(str, command)], env=ray_environment, cwd=ROOT, stdout=subprocess.PIPE
-    )
     shards = tmp_path / "store" / "steps" / "shard"
-    end = time.monotonic() + 120
-    while len(list(shards.glob("*/DONE.json"))) < 3:
-        assert time.monotonic() < end
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
+    with running([sys.executable, "-m", "workflows", *command], ROOT, ray_environment) as process:
+        wait_until(lambda: len(list(shards.glob("*/DONE.json"))) >= 3, "three shards", process)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
     before = {file.parent.name: file.read_bytes() for file in shards.glob("*/DONE.json")}
     assert len(before) < 26, "it was interrupted"
     result = unlearn(*command, environment=ray_environment)
@@ -171,7 +158,7 @@ def test_the_papers_grid_is_planned_without_its_data(tmp_path, unlearn_here):
     code, out, _ = unlearn_here("plan", "--data-root", tmp_path / "none", "--out", tmp_path / "grid")
     assert code == 0
     n_variants = 2 * 4 * (5 + 5 + 4)
-    cells, runs = n_variants * len(SEEDS), n_variants * len(SEEDS) * len(PAPER_METHODS)
+    cells, runs = n_variants * len(SEEDS), n_variants * len(SEEDS) * len(methods.paper_methods())
     assert f"{n_variants} variants, {cells} cells, {runs} method runs" in out
     assert (n_variants, cells, runs) == (112, 560, 7280)
     assert "not there yet" in out

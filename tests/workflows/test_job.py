@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.processes import Ended, free_port, listens, run, running, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BIN = Path(sys.executable).parent
@@ -20,64 +18,35 @@ BIN = Path(sys.executable).parent
 pytestmark = pytest.mark.slow
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.fixture
 def head(tmp_path, ray_environment) -> Iterator[tuple[str, dict[str, str]]]:
-    """The dashboard's address and the environment of its users; the head runs in the foreground and is ended by its pid."""
+    """The dashboard's address and the environment of its users; the head runs in the foreground."""
     environment = {**ray_environment, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
     environment["PATH"] = f"{BIN}{os.pathsep}{environment['PATH']}"  # as in an activated virtual environment
     del environment["PYTHONPATH"]  # the job must live on its working directory
     port, dashboard = free_port(), free_port()
-    process = subprocess.Popen(
-        [
-            BIN / "ray", "start", "--head", "--block", "--node-ip-address", "127.0.0.1", "--port", str(port),
-            "--dashboard-host", "127.0.0.1", "--dashboard-port", str(dashboard),
-            "--ray-client-server-port", str(free_port()), "--dashboard-agent-listen-port", str(free_port()),
-            "--num-cpus", "2", "--object-store-memory", str(200 * 2**20), "--disable-usage-stats",
-            "--temp-dir", f"/tmp/ray-job-test-{os.getpid()}",
-        ],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )  # fmt: skip
-    yield f"http://127.0.0.1:{dashboard}", environment
-    process.send_signal(signal.SIGTERM)
-    process.wait(timeout=60)
+    command = [
+        BIN / "ray", "start", "--head", "--block", "--node-ip-address", "127.0.0.1", "--port", port,
+        "--dashboard-host", "127.0.0.1", "--dashboard-port", dashboard,
+        "--ray-client-server-port", free_port(), "--dashboard-agent-listen-port", free_port(),
+        "--num-cpus", 2, "--object-store-memory", 200 * 2**20, "--disable-usage-stats",
+        "--temp-dir", f"/tmp/ray-job-test-{os.getpid()}",
+    ]  # fmt: skip
+    with running(command, environment=environment) as process:
+        wait_until(lambda: listens(dashboard), "Ray's dashboard", process)
+        yield f"http://127.0.0.1:{dashboard}", environment
 
 
-def submit(address: str, environment, *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [BIN / "ray", "job", "submit", "--address", address, "--working-dir", str(ROOT), "--", *command],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-
-
-def wait_until_up(address: str) -> None:
-    port = int(address.rsplit(":", 1)[1])
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.2)
-    raise AssertionError(f"no dashboard at {address}")
+def submit(address: str, environment: dict[str, str], *command: object) -> Ended:
+    job = [BIN / "ray", "job", "submit", "--address", address, "--working-dir", ROOT, "--", *command]
+    return run(job, environment=environment, seconds=600)
 
 
 def test_a_submitted_job_runs_a_grid_to_the_end(tmp_path, head):
     address, environment = head
-    wait_until_up(address)
     out = tmp_path / "grid"
     command = (
-        "python", "-m", "workflows", "grid", "--address", "auto", "--out", str(out), "--dataset", "digits",
+        "python", "-m", "workflows", "grid", "--address", "auto", "--out", out, "--dataset", "digits",
         "--arch", "linear", "--scenario", "class", "--key", "0", "--seeds", "0", "--methods", "lda-2c,ga",
         "--epochs", "3",
     )  # fmt: skip

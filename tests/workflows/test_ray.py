@@ -6,14 +6,16 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tasks.store import DONE
+from tests.processes import Running, run, running, wait_until
 
 GRID = (
     "--dataset", "digits", "--arch", "linear,mlp1", "--scenario", "class,subclass", "--key", "0,1", "--seeds", "0,42",
@@ -24,37 +26,24 @@ N_RUNS = 16 * 6
 
 pytestmark = pytest.mark.slow
 
-
-STARTED: list[subprocess.Popen[str]] = []
-
-
-@pytest.fixture(autouse=True)
-def no_driver_outlives_its_test():
-    """A failing test must not leave its driver behind; each is ended by its own pid."""
-    yield
-    for process in STARTED:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
-    STARTED.clear()
+GRID_SECONDS = 600  # for a whole grid, which takes half a minute on an idle machine
+Start = Callable[..., Running]
 
 
-def start(out: Path, environment, *extra: str) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "workflows", "grid", *GRID, "--out", str(out), *extra],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment,
-    )
-    STARTED.append(process)
-    return process
+def grid_command(out: Path, *extra: str) -> list[object]:
+    return [sys.executable, "-m", "workflows", "grid", *GRID, "--out", out, *extra]
 
 
-def finish(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, output
-    return output
+@pytest.fixture
+def start(ray_environment) -> Iterator[Start]:
+    """Starts a driver; none outlives its test."""
+    with ExitStack() as drivers:
+        yield lambda out, *extra: drivers.enter_context(running(grid_command(out, *extra), environment=ray_environment))
+
+
+def finish(process: Running) -> str:
+    assert process.wait(GRID_SECONDS) == 0, process.said
+    return process.said
 
 
 def done_files(out: Path) -> dict[str, bytes]:
@@ -85,8 +74,9 @@ def content(out: Path) -> dict[str, object]:
 def undisturbed(tmp_path_factory, ray_environment):
     """The reference: in one process, without Ray."""
     out = tmp_path_factory.mktemp("local") / "grid"
-    output = finish(start(out, ray_environment, "--local", "--no-tracking"))
-    assert f"{N_STEPS} steps run, 0 cached, 0 failed" in output
+    command = grid_command(out, "--local", "--no-tracking")
+    ended = run(command, environment=ray_environment, seconds=GRID_SECONDS)
+    assert f"{N_STEPS} steps run, 0 cached, 0 failed" in ended.stdout, ended.stderr
     return content(out)
 
 
@@ -98,16 +88,16 @@ def mlflow_runs(out: Path) -> list[tuple[str, ...]]:
         runs = db.execute("select run_uuid, status from runs where lifecycle_stage = 'active'").fetchall()
         tags = db.execute("select run_uuid, key, value from tags").fetchall()
     by_run: dict[str, dict[str, str]] = {}
-    for run, key, value in tags:
-        by_run.setdefault(run, {})[key] = value
+    for run_id, key, value in tags:
+        by_run.setdefault(run_id, {})[key] = value
     names = ("kind", "dataset", "arch", "scenario", "key", "seed", "method")
-    return sorted((*(by_run[run].get(name, "") for name in names), status) for run, status in runs)
+    return sorted((*(by_run[run_id].get(name, "") for name in names), status) for run_id, status in runs)
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_ray_gives_the_results_of_one_process(tmp_path, cluster, ray_environment, undisturbed, workers):
+def test_ray_gives_the_results_of_one_process(tmp_path, cluster, start, undisturbed, workers):
     out = tmp_path / "grid"
-    output = finish(start(out, ray_environment, "--address", cluster, "--workers", workers, "--no-tracking"))
+    output = finish(start(out, "--address", cluster, "--workers", workers, "--no-tracking"))
     assert f"{N_STEPS} steps run" in output
     assert content(out) == undisturbed
 
@@ -127,17 +117,14 @@ def worker_pids(environment: dict[str, str]) -> list[int]:
     return pids
 
 
-def wait_for(condition, seconds: float = 90.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.05)
+def wait_for_steps(out: Path, process: Running) -> None:
+    wait_until(lambda: len(done_files(out)) >= 12, "12 steps to be done", process)
 
 
-def test_a_killed_worker_costs_nothing_but_its_steps(tmp_path, cluster, ray_environment, undisturbed):
+def test_a_killed_worker_costs_nothing_but_its_steps(tmp_path, cluster, start, ray_environment, undisturbed):
     out = tmp_path / "grid"
-    process = start(out, ray_environment, "--address", cluster, "--workers", "2", "--no-tracking")
-    wait_for(lambda: len(done_files(out)) >= 12)
+    process = start(out, "--address", cluster, "--workers", "2", "--no-tracking")
+    wait_for_steps(out, process)
     before = done_files(out)
     victims = worker_pids(ray_environment)
     assert victims
@@ -148,11 +135,11 @@ def test_a_killed_worker_costs_nothing_but_its_steps(tmp_path, cluster, ray_envi
     assert content(out) == undisturbed
 
 
-def test_a_killed_node_costs_nothing_but_its_steps(tmp_path, cluster, ray_environment, undisturbed):
+def test_a_killed_node_costs_nothing_but_its_steps(tmp_path, cluster, start, undisturbed):
     cluster.ask("add 2")
     out = tmp_path / "grid"
-    process = start(out, ray_environment, "--address", cluster, "--workers", "3", "--no-tracking")
-    wait_for(lambda: len(done_files(out)) >= 12)
+    process = start(out, "--address", cluster, "--workers", "3", "--no-tracking")
+    wait_for_steps(out, process)
     before = done_files(out)
     cluster.ask("kill")
     finish(process)
@@ -161,24 +148,25 @@ def test_a_killed_node_costs_nothing_but_its_steps(tmp_path, cluster, ray_enviro
     assert content(out) == undisturbed
 
 
-def test_a_driver_killed_again_and_again_ends_with_the_same_results(tmp_path, cluster, ray_environment, undisturbed):
+def test_a_driver_killed_again_and_again_ends_with_the_same_results(
+    tmp_path, cluster, start, ray_environment, undisturbed
+):
     """SIGKILL at random moments, each followed by the same command; then MLflow is deleted and made again."""
     out = tmp_path / "grid"
     options = ("--address", cluster, "--workers", "2")
     moments = random.Random(0)
     stamps: dict[str, bytes] = {}
     for share in sorted(moments.uniform(0.0, 0.9) for _ in range(3)):
-        process = start(out, ray_environment, *options)
-        wait_for(
-            lambda share=share, process=process: len(done_files(out)) >= share * N_STEPS or process.poll() is not None
-        )
+        process = start(out, *options)
+        n_done = share * N_STEPS
+        wait_until(lambda n_done=n_done: len(done_files(out)) >= n_done, f"{n_done:.0f} steps to be done", process)
         time.sleep(moments.uniform(0.0, 0.5))
         process.send_signal(signal.SIGKILL)
-        process.communicate()
+        process.wait()
         now = done_files(out)
         assert all(now[step] == stamp for step, stamp in stamps.items())
         stamps = now
-    finish(start(out, ray_environment, *options))
+    finish(start(out, *options))
     after = done_files(out)
     assert all(after[step] == stamp for step, stamp in stamps.items()), "no step ran twice after it was done"
     assert content(out) == undisturbed
@@ -186,29 +174,21 @@ def test_a_driver_killed_again_and_again_ends_with_the_same_results(tmp_path, cl
     assert len(runs) == len(set(runs)) == 8 + N_RUNS, "a parent per variant and every run once"
     assert {run[-1] for run in runs} == {"FINISHED"}
     (out / "mlflow.db").unlink()
-    synced = subprocess.run(
-        [sys.executable, "-m", "workflows", "sync", "--out", str(out)],
-        env=ray_environment,
-        capture_output=True,
-        text=True,
-    )
+    synced = run([sys.executable, "-m", "workflows", "sync", "--out", out], environment=ray_environment)
     assert synced.returncode == 0, synced.stderr
     assert mlflow_runs(out) == runs
 
 
-def test_ctrl_c_stops_cleanly_says_how_to_go_on_and_the_same_command_does(
-    tmp_path, cluster, ray_environment, undisturbed
-):
+def test_ctrl_c_stops_cleanly_says_how_to_go_on_and_the_same_command_does(tmp_path, cluster, start, undisturbed):
     out = tmp_path / "grid"
     options = ("--address", cluster, "--workers", "2", "--no-tracking")
-    process = start(out, ray_environment, *options)
-    wait_for(lambda: len(done_files(out)) >= 12)
+    process = start(out, *options)
+    wait_for_steps(out, process)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, output
-    assert "the same command goes on from here" in output
-    assert "Traceback" not in output
-    output = finish(start(out, ray_environment, *options))
+    assert process.wait() == 130, process.said
+    assert "rerun the same command to resume" in process.said
+    assert "Traceback" not in process.said
+    output = finish(start(out, *options))
     assert f"{N_STEPS} steps run" not in output
     assert content(out) == undisturbed
 
@@ -217,7 +197,7 @@ def test_gpus_are_shared_in_fractions_where_a_cluster_has_them(ray_environment):
     """Fake GPUs: Ray places the actors; a cluster without any never waits for one."""
     script = (
         "import ray, sys\n"
-        "from tasks.backends import place_workers\n"
+        "from tasks.ray_backend import place_workers\n"
         "gpus = int(sys.argv[1])\n"
         "ray.init(address='local', _node_ip_address='127.0.0.1', num_cpus=4, num_gpus=gpus,"
         " include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)\n"
@@ -225,10 +205,8 @@ def test_gpus_are_shared_in_fractions_where_a_cluster_has_them(ray_environment):
         "class Probe:\n"
         "    def gpu(self): return ray.get_runtime_context().get_accelerator_ids()['GPU']\n"
         "actors = [ray.remote(Probe).options(num_cpus=p.cpus, num_gpus=p.gpus).remote() for _ in range(p.workers)]\n"
-        "print(sorted(ray.get([a.gpu.remote() for a in actors], timeout=60)))\n"
+        "print(sorted(ray.get([a.gpu.remote() for a in actors], timeout=200)))\n"
     )
     for gpus, expected in (("2", "[['0'], ['0'], ['1'], ['1']]"), ("0", "[[], [], [], []]")):
-        result = subprocess.run(
-            [sys.executable, "-c", script, gpus], env=ray_environment, capture_output=True, text=True, timeout=120
-        )
+        result = run([sys.executable, "-c", script, gpus], environment=ray_environment)
         assert result.stdout.strip() == expected, result.stderr

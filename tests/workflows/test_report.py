@@ -5,24 +5,19 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from tests.processes import Ended, run
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def unlearn(*arguments, timeout=240):
-    return subprocess.run(
-        [sys.executable, "-m", "workflows", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        cwd=ROOT,
-    )
+def unlearn(*arguments) -> Ended:
+    return run([sys.executable, "-m", "workflows", *arguments], ROOT)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +33,7 @@ def grid(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def report(grid) -> subprocess.CompletedProcess[str]:
+def report(grid) -> Ended:
     return unlearn("report", "--results", grid / "results", "--table", "benchmark_*_subclass_0")
 
 

@@ -20,9 +20,9 @@ from unlearn_core.data import (
     save_feature_set,
     save_image_file,
 )
-from unlearn_core.problem import make_cell, make_problem
+from unlearn_core.grid import LabelSpace
+from unlearn_core.problem import Inputs, make_cell, make_problem
 from unlearn_core.references import train_reference
-from unlearn_core.spec import LabelSpace
 
 NETWORK = """
 import torch
@@ -80,10 +80,10 @@ def _prepare(folder: Path, data: FeatureSet, epochs: int) -> Path:
     save_feature_set(folder / "features.npz", data)
     cell = make_cell(data, data.train_y == 0, 42)
     for space, name in ((LabelSpace.FINE, "fine"), (LabelSpace.SUPERCLASS, "super")):
-        problem = make_problem(data, space)
+        problem = make_problem(Inputs(data), space)
         net = train_reference("base", problem, "mlp1", [cell], epochs).net
         save_file(net.state(0), folder / f"{name}.safetensors", metadata={"format": "pt"})
-        train_logits, test_logits = (net.logits(0, x).numpy() for x in (problem.train_inputs, problem.test_inputs))
+        train_logits, test_logits = (net.logits(0, x).numpy() for x in (problem.train.inputs, problem.test.inputs))
         np.savez(folder / f"{name}_logits.npz", train_logits=train_logits, test_logits=test_logits)
     order = np.random.default_rng(42).permutation(len(ids))
     _write_request(folder / "subclass.csv", ids[data.train_y == 0])

@@ -17,8 +17,8 @@ from unlearn_core.data import (
     load_feature_set,
     save_feature_set,
 )
-from unlearn_core.forgetting.processor_file import load_processor
-from unlearn_core.spec import LabelSpace
+from unlearn_core.finalize import load_processor
+from unlearn_core.grid import LabelSpace
 
 CIFAR = Path(__file__).resolve().parents[4] / "shared" / "data" / "cifar10_r50.npz"
 

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import socket
-import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,51 +15,35 @@ import numpy as np
 import pytest
 import torch
 
+from tests.processes import PATIENCE, Ended, free_port, run, running, wait_until
 from unlearn_core.data import (
     load_feature_set,
 )
-from unlearn_core.forgetting.processor_file import load_processor
+from unlearn_core.finalize import load_processor
 
 # urlopen would keep the proxies of its first call for all tests after this one
 LOOPBACK = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-SERVER_START = 180  # seconds; ten on an idle machine
 
 
 @contextmanager
 def served(model: str, tracking_uri: str, folder: Path) -> Iterator[str]:
     """The address of ``mlflow models serve`` on loopback; it and its children end with the block."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     environment = {
         **os.environ,
         "MLFLOW_TRACKING_URI": tracking_uri,
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "HOME": str(folder),
+        "OMP_NUM_THREADS": "1",  # as here, so that sums have the same order
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
-    command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", model, "--env-manager", "local"]
-    with (folder / f"{port}.log").open("w") as log:
-        process = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--port", str(port)],
-            cwd=folder,
-            env=environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # its process group has its id, and nothing else is in it
-        )
-    try:
-        deadline = time.monotonic() + SERVER_START
-        while not answers(f"http://127.0.0.1:{port}/ping"):
-            said = (folder / f"{port}.log").read_text()
-            assert process.poll() is None, said
-            assert time.monotonic() < deadline, said
-            time.sleep(0.3)
+    command = [
+        sys.executable, "-m", "mlflow", "models", "serve", "-m", model, "--env-manager", "local",
+        "--host", "127.0.0.1", "--port", port,
+    ]  # fmt: skip
+    with running(command, folder, environment) as process:
+        wait_until(lambda: answers(f"http://127.0.0.1:{port}/ping"), f"{model} to be served", process)
         yield f"http://127.0.0.1:{port}/invocations"
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-        process.wait(timeout=30)
 
 
 def answers(address: str) -> bool:
@@ -77,15 +57,14 @@ def answers(address: str) -> bool:
 def ask(address: str, inputs: object) -> np.ndarray:
     body = json.dumps({"inputs": inputs}).encode()
     request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
-    with LOOPBACK.open(request, timeout=60) as response:
+    with LOOPBACK.open(request, timeout=PATIENCE) as response:
         return np.array(json.loads(response.read())["predictions"])
 
 
-def in_a_process(*arguments, cwd: Path) -> subprocess.CompletedProcess[str]:
+def in_a_process(*arguments, cwd: Path) -> Ended:
     """MLflow changes the process that it is imported into, so that it gets one of its own."""
-    command = [sys.executable, "-m", "workflows", *map(str, arguments)]
     root = str(Path(__file__).resolve().parents[3])
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env={**os.environ, "PYTHONPATH": root})
+    return run([sys.executable, "-m", "workflows", *arguments], cwd, {**os.environ, "PYTHONPATH": root})
 
 
 @pytest.mark.slow

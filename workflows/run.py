@@ -1,4 +1,4 @@
-"""Run a plan: cached steps aside, on Ray or in this process, with results tracked as cells finish."""
+"""Run a plan: every step that is not in the store, on Ray or in this process; cells are recorded as they finish."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tasks.executor import Backend, State, execute, find_cached
 from tasks.step import Kind, Step, closure
 from tasks.store import Store
-from tracking.files import write_atomically
+from tracking.tree import write_atomically
 from workflows.display import Display
 from workflows.layout import Layout
 from workflows.results import Recorder
@@ -61,8 +61,9 @@ def run_plan(
         stack.callback(display.stop)
         stack.callback(lambda: _write_status(layout, state, finished=True))
         if state.left:
-            backend = stack.enter_context(_backend(layout, machine))
-            recorder.use_ray(not machine.local)
+            backend = stack.enter_context(_backend(layout.store, machine))
+            if not machine.local:
+                recorder.use_ray()
             recorder.record([step for step in targets if step.id in state.cached and step.kind is Kind.AUDIT])
             execute(
                 state,
@@ -77,64 +78,18 @@ def run_plan(
     return Outcome(state, time.perf_counter() - started, tracking)
 
 
-@contextlib.contextmanager
-def _backend(layout: Layout, machine: Machine) -> Iterator[Backend]:
-    from tasks.backends import LocalBackend, RayBackend, place_workers
-
+def _backend(store: Path, machine: Machine) -> AbstractContextManager[Backend]:
     if machine.local:
-        yield LocalBackend(layout.store, machine.device, deterministic=machine.deterministic)
-        return
-    import ray
+        from tasks.local_backend import LocalBackend
 
-    with ray_session(machine.address):
-        backend = RayBackend(
-            layout.store,
-            place_workers(ray.cluster_resources(), machine.workers, machine.gpus_per_worker),
-            machine.deterministic,
-        )
-        try:
-            yield backend
-        finally:
-            backend.close()
+        return contextlib.nullcontext(LocalBackend(store, machine.device, deterministic=machine.deterministic))
+    from tasks.ray_backend import ray_workers
 
-
-@contextlib.contextmanager
-def ray_session(address: str | None) -> Iterator[None]:
-    """Connect to a cluster, or start a local one and stop it afterwards."""
-    import logging
-
-    import ray
-
-    mine = not ray.is_initialized()
-    if mine:
-        # the object store carries messages only: results go through the store on disk
-        local: Mapping[str, Any] = {
-            "include_dashboard": False,
-            "object_store_memory": 200 * 2**20,
-            "_node_ip_address": "127.0.0.1",
-        }
-        ray.init(
-            address=address or "local",  # None would join whatever cluster happens to run on this machine
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-            runtime_env={"env_vars": {"PYTHONPATH": _source_root()}} if address is None else None,
-            **({} if address else local),
-        )
-    try:
-        yield
-    finally:
-        if mine:
-            ray.shutdown()
-
-
-def _source_root() -> str:
-    """So that local workers import this checkout wherever the command was started."""
-    root = str(Path(__file__).resolve().parent.parent)
-    return os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return ray_workers(store, machine.address, machine.workers, machine.gpus_per_worker, machine.deterministic)
 
 
 def save_plan(layout: Layout, steps: Sequence[Step]) -> None:
-    """Remember what was asked, for ``status`` and ``explain``."""
+    """Remember what was asked, for ``explain``."""
     lines = (json.dumps({"id": step.id, "name": str(step), **step.identity}) for step in steps)
     write_atomically(layout.plan, "\n".join(lines) + "\n")
 

@@ -1,0 +1,84 @@
+"""Commands that only read or print load nothing heavy: torch alone takes longer than all that they do."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.processes import run
+from unlearn_core.data import load_dataset, save_feature_set
+from workflows.cli import COMMANDS
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+HEAVY = {"torch", "ray", "mlflow", "polars", "matplotlib"}
+NAMES = [command.__name__.rpartition(".")[2] for _, group in COMMANDS for command in group]
+DIGITS = ("--dataset", "digits", "--arch", "linear", "--scenario", "class", "--key", "0", "--seeds", "0")
+
+
+def unlearn(*arguments: object, python: Sequence[str] = (), cwd: Path | None = None) -> str:
+    """The errors, or what else is written there, of a command that succeeds."""
+    command = [sys.executable, *python, "-m", "workflows", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = run(command, cwd, environment)
+    assert result.returncode == 0, result.stderr.splitlines()[-1]
+    return result.stderr
+
+
+def imported(*arguments: object) -> set[str]:
+    """The packages that a command imports, itself or through others."""
+    lines = unlearn(*arguments, python=["-X", "importtime"]).splitlines()
+    found = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines if line.startswith("import time:")}
+    assert "workflows" in found
+    return found
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory) -> Path:
+    """A grid of one cell."""
+    folder = tmp_path_factory.mktemp("light") / "grid"
+    unlearn("grid", *DIGITS, "--methods", "lda,ga", "--epochs", "2", "--local", "--no-tracking", "--out", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("command", ["", *NAMES])
+def test_help(command):
+    """Those that list methods read their table, and with it numpy and scipy."""
+    lists_methods = command in ("run", "grid", "plan", "forget")
+    assert not imported(*filter(None, [command]), "--help") & (HEAVY if lists_methods else HEAVY | {"numpy", "scipy"})
+
+
+def test_status(out):
+    assert not imported("status", "--out", out) & HEAVY
+
+
+def test_explain(out):
+    step = next((out / "store" / "steps" / "retrain").iterdir()).name
+    assert not imported("explain", step, "--out", out) & HEAVY
+
+
+def test_verify(tmp_path):
+    """A certificate of a real request, to a black box that knows the labels of digits."""
+    data = load_dataset("digits")
+    save_feature_set(tmp_path / "digits.npz", data)
+    train, test = (4.0 * np.eye(data.n_fine)[labels] for labels in (data.train_y, data.test_y))
+    np.savez(tmp_path / "logits.npz", train_logits=train, test_logits=test)
+    (tmp_path / "ids.txt").write_text("3\n14\n15\n")
+    options = ("--logits", "logits.npz", "--data", "digits.npz", "--ids", "ids.txt", "--proxy", "lda", "--out", "out")
+    unlearn("forget", *options, cwd=tmp_path)
+    assert not imported("verify", tmp_path / "out" / "certificate.json") & HEAVY
+
+
+def test_plan(out, tmp_path):
+    """On a feature set: its sizes are all that a plan needs. To describe a backbone for images, torch is loaded."""
+    assert "torch" not in imported("plan", *DIGITS, "--out", out, "--steps"), "from measured times"
+    assert "torch" not in imported("plan", *DIGITS, "--out", tmp_path), "from this machine's speed"
+
+
+def test_report(out, tmp_path):
+    options = ("--results", out / "results", "--out", tmp_path, "--no-illustrations", "--no-tracking")
+    assert "torch" not in imported("report", *options)

@@ -1,0 +1,93 @@
+"""Make a model of your own forget records and certify it.
+
+Make a classifier forget training records, without retraining it, and certify what was done. Give the model's weights,
+or only its logits, and the features and labels it was trained on. Nothing is written unless all of it succeeds.
+
+unlearn forget --model classifier.safetensors --arch mlp1 --data features.npz --ids request.csv --out forgotten
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+
+from unlearn_core.auto import AUTO
+from unlearn_core.grid import ARCHITECTURES
+from unlearn_core.recipes import Stopping
+from workflows.commands import options
+from workflows.commands.values import COUNT, DIR, FILE, at_least, path
+
+NPZ = path("NPZ")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    from unlearn_core import methods
+
+    parser.usage = "unlearn forget (--model M | --logits NPZ) --data NPZ --ids FILE [options]"
+    add = parser.add_argument_group("the model, as weights or as logits").add_argument
+    model = "weights of --arch (safetensors or a state dict), or PACKAGE.MODULE:FUNCTION that builds a torch.nn.Module "
+    add("--model", metavar="M", help=model + "whose output is its logits")
+    add("--arch", choices=ARCHITECTURES, help="the network that the weights belong to")
+    add("--weights", **FILE, help="weights of the module that FUNCTION builds")
+    logits = "outputs of a black box, train_logits (N, C) and test_logits: makes a logit processor, which corrects them"
+    add("--logits", **NPZ, help=logits)
+
+    add = parser.add_argument_group("data and request").add_argument
+    arrays = (
+        "train_x or train_images, train_y, test_x or test_images, test_y, and optionally ids, superclass, class_names"
+    )
+    add("--data", required=True, **NPZ, help=f"what the model was trained on: {arrays}")
+    ids = "the records to forget: ids or row numbers in a CSV, JSON lines or text file"
+    add("--ids", required=True, **FILE, help=ids)
+    layer = "let proxies see this layer of the model, such as penultimate (default: the data itself)"
+    add("--features-from", metavar="LAYER", help=layer)
+    features = "let proxies see these features of the same rows, such as 'unlearn features' writes"
+    add("--features", **NPZ, help=features)
+    add("--ledger", **DIR, help="remember here what was forgotten, and continue earlier requests")
+
+    group = parser.add_argument_group(
+        "how to forget",
+        "A proxy is a simple model of the features; it predicts how the model's outputs change when the records are "
+        "forgotten. Distillation writes that change into the weights.",
+    )
+    add = group.add_argument
+    proxies = "the proxy to use; auto: the one that fits this request best"
+    add("--proxy", default=AUTO, choices=(AUTO, *methods.proxies()), help=proxies)
+    finalizers = (
+        "distil (kl), least squares on the last layer (mse), or write a logit processor and leave the weights (none)"
+    )
+    add("--finalizer", choices=methods.FINALIZERS, help=f"{finalizers} (default: kl, for a black box none)")
+    options.add_proxy_settings(group)
+    add("--seed", default=0, type=at_least(0), help="draws row orders and held-out rows")
+    add("--epochs", default=Stopping.epochs, **COUNT, help="distil for at most this many")
+    patience = "stop after this many epochs without a gain on held-out rows"
+    add("--patience", default=Stopping.patience, **COUNT, help=patience)
+    add("--lr", type=float, help="learning rate (default: tries 1e-3, 1e-4, 1e-5 while each improves)")
+    add("--batch-size", **COUNT, help="rows per update (default: by the size of the request)")
+    add("--device", default="cpu", help="compute here, such as cuda:0")
+
+    add = parser.add_argument_group("checks").add_argument
+    add("--dry-run", action="store_true", help="say what would be done, and write nothing")
+    drop = "refuse a model that loses more retained accuracy, in percentage points"
+    add("--max-drop", default=1.0, type=float, metavar="POINTS", help=drop)
+    retrain = (
+        "also retrain from scratch N times, or once, each time with a second retrain as the floor, and certify the "
+    )
+    add("--verify-retrain", nargs="?", const=1, **COUNT, help=retrain + "distance (default: no retrain)")
+    add("--retrain-epochs", **COUNT, help="train those this long (default: 50, for resnet18 20)")
+    add("--retrain-lr", type=float, metavar="LR", help="at this learning rate (default: 1e-3, for resnet18 1e-4)")
+
+    group = parser.add_argument_group("output")
+    options.add_out(group, "forgotten", "write weights and certificate here")
+    force = "overwrite an earlier certificate, and write in spite of --max-drop"
+    group.add_argument("--force", action="store_true", help=force)
+    group.add_argument("--sign", **path("PEM"), help="sign the certificate with this Ed25519 private key")
+    group.add_argument("--register", metavar="NAME", help="register the unlearned model in MLflow, ready to be served")
+    options.add_tracking_uri(group)
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    from workflows.deletion import run_request
+
+    return run_request(arguments, console)

@@ -1,0 +1,87 @@
+"""What ``run``, ``grid`` and ``features`` share: check the device, run with progress shown, say how it ended."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from tasks.executor import State
+from tasks.step import Step
+from tasks.store import Store
+from unlearn_core.errors import BadInput
+from workflows.commands.selection import Part, cells_of
+from workflows.display import Display, duration, speaker
+from workflows.layout import Layout
+from workflows.rates import Rates
+from workflows.results import Recorder
+from workflows.run import Machine, Outcome, run_plan
+from workflows.sources import Source
+
+EXIT_FAILED_STEPS = 1
+
+
+def check_device(arguments: argparse.Namespace) -> None:
+    """Refuse a --device that this machine lacks before anything is written."""
+    if not arguments.local:
+        return
+    import torch
+
+    try:
+        torch.zeros(1, device=arguments.device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadInput(f"--device {arguments.device} cannot be used here ({reason}); cpu always can") from error
+
+
+def run_parts(parts: Sequence[Part], arguments: argparse.Namespace, console: Console) -> Outcome:
+    """Run every cell of the chosen variants and record each as it finishes."""
+    cells = cells_of(parts, arguments)
+    variants = [variant for part in parts for variant in part.variants]
+    sources = [part.source for part in parts]
+    names = ", ".join(dict.fromkeys(source.name for source in sources))
+    title = str(variants[0]) if len(variants) == 1 else f"{names}: {len(variants)} variants, {len(cells)} cells"
+    recorder = Recorder(Layout(arguments.out), arguments.tracking_uri, track=not arguments.no_tracking)
+    return run_steps(cells, sources, title, recorder, arguments, console)
+
+
+def run_steps(
+    targets: Sequence[Step],
+    sources: Sequence[Source],
+    title: str,
+    recorder: Recorder,
+    arguments: argparse.Namespace,
+    console: Console,
+) -> Outcome:
+    """Run ``targets`` and all that they need on the machine that ``add_machine`` asked for."""
+    layout = recorder.layout
+    rates = Rates(Store(layout.store), sources)
+    workers = 1 if arguments.local else arguments.workers or os.cpu_count() or 1
+
+    def seconds_left(state: State) -> float:
+        settled = state.cached | state.done | set(state.failures)
+        return rates.total([step for step in state.steps if step.id not in settled]) / workers
+
+    machine = Machine(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(Machine)})
+    return run_plan(targets, layout, machine, recorder, Display(console, title, seconds_left))
+
+
+def conclude(outcome: Outcome, arguments: argparse.Namespace, console: Console, following: str | None = None) -> int:
+    """Say what ran, what failed and what to do next; returns the exit code."""
+    say, state = speaker(console), outcome.state
+    say(outcome.tracking)
+    n_failed = len(state.failures)
+    say(f"{len(state.done)} steps run, {len(state.cached)} cached, {n_failed} failed; {duration(outcome.seconds)}")
+    causes = [failure for failure in state.failures.values() if failure.because is None]
+    for failure in causes:
+        say(f"failed: {failure.step}: {failure.reason}")
+        if failure.traceback:
+            say(f"  full traceback: {Layout(arguments.out).failures / failure.step.id}.txt")
+    if causes:
+        say(f"{n_failed - len(causes)} more steps needed those; rerun the same command to try them again")
+        return EXIT_FAILED_STEPS
+    say(f"next: {following or f'unlearn ui --out {arguments.out}'}")
+    return 0

@@ -1,0 +1,49 @@
+"""Show how far a running or finished grid is.
+
+Show from another terminal how far a grid is: steps by kind, what runs now, what failed.
+
+unlearn status --out runs/grid
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from datetime import datetime
+
+from rich.console import Console
+
+from unlearn_core.errors import BadInput
+from workflows.commands import options
+from workflows.display import counts_table, duration, speaker
+from workflows.layout import Layout, read_json
+
+SILENT_SECONDS = 30.0
+"""A running grid writes its status every second; after this long it is taken for dead."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    options.add_out(parser, "runs/grid")
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    layout = Layout(arguments.out)
+    known = read_json(layout.status, None)
+    if known is None:
+        raise BadInput(f"{layout.out} holds no grid; give the --out of a run")
+    say = speaker(console)
+    console.print(counts_table(known["counts"], str(layout.out)))
+    when = datetime.fromtimestamp(known["updated"]).isoformat(" ", "seconds")
+    silent = time.time() - known["updated"]
+    process = f"process {known['pid']} on {known['host']}"
+    if known["finished"]:
+        say(f"ended {when}; {known['left']} steps left")
+    elif silent > SILENT_SECONDS:
+        say(f"no sign of life for {duration(silent)} ({process}); rerun the same command to resume")
+    else:
+        say(f"running as {process}, {known['left']} steps left, last seen {when}")
+    for step in known["running"]:
+        say(f"running: {step}")
+    for failure in known["failures"]:
+        say(f"failed: {failure['step']}: {failure['reason']}")
+    return 0

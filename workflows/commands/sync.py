@@ -1,0 +1,35 @@
+"""Write the results tree and MLflow again from the step store.
+
+Write the results tree and MLflow's runs from the step store alone. Runs that are there already stay as they are.
+
+unlearn sync --out runs/grid
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+
+from unlearn_core.errors import BadInput
+from workflows.commands import options
+from workflows.display import speaker
+from workflows.layout import Layout
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    options.add_out(parser, "runs/grid")
+    options.add_tracking_uri(parser)
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    from workflows import results
+
+    layout = Layout(arguments.out)
+    if not layout.store.exists():
+        raise BadInput(f"{layout.out} has no step store; give the --out of a run")
+    n_cells, tracking = results.sync(layout, arguments.tracking_uri)
+    say = speaker(console)
+    say(f"{n_cells} cells from {layout.store}")
+    say(tracking)
+    return 0

@@ -1,0 +1,67 @@
+"""Open the MLflow UI of a grid on this machine.
+
+Serve the MLflow UI of a grid on 127.0.0.1 until Ctrl-C.
+
+unlearn ui --out runs/grid
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from tracking.tracked import default_tracking_uri
+from unlearn_core.errors import BadInput
+from workflows.commands import options
+from workflows.commands.values import at_least
+from workflows.display import speaker
+from workflows.layout import Layout
+
+END_SECONDS = 8.0
+"""How long the server has to end by itself."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", default=5000, type=at_least(1), help="port on 127.0.0.1")
+    options.add_out(parser, "runs/grid")
+    options.add_tracking_uri(parser)
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    layout = Layout(arguments.out)
+    uri = arguments.tracking_uri or default_tracking_uri(layout.out)
+    database = uri.removeprefix("sqlite:///")
+    if database != uri and not Path(database).exists():
+        raise BadInput(f"no MLflow database at {database}; run a grid first, or 'unlearn sync'")
+    say = speaker(console)
+    say(f"http://127.0.0.1:{arguments.port}  (Ctrl-C ends it)")
+    say(f"click 'Model training', the experiment '{layout.experiment}', a variant's run, a child run, 'Model metrics'")
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
+    command += ["--host", "127.0.0.1", "--port", str(arguments.port), "--workers", "1"]
+    # the server starts processes of its own: a group, so that all of them end with this command
+    server = subprocess.Popen(command, start_new_session=True)
+    try:
+        # in short waits: a signal may reach a library's thread first, and a long wait would then never hear of it
+        while server.poll() is None:
+            time.sleep(0.2)
+        return server.returncode
+    finally:
+        _end_group(server)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """Ask all of a process's group to end, and make it if it does not."""
+    for ending in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, ending)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=END_SECONDS)
+            return

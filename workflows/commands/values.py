@@ -1,0 +1,76 @@
+"""What the values of options may be; a wrong one is refused with what was meant."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def one_of(known: Sequence[str]) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in known:
+            near = ", ".join(difflib.get_close_matches(text, known, n=3) or known)
+            raise argparse.ArgumentTypeError(f"{text!r} does not exist; did you mean {near}?")
+        return text
+
+    return parse
+
+
+def list_of(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    one = one_of(known)
+    return lambda text: tuple(one(name) for name in names(text))
+
+
+def names(text: str) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not found:
+        raise argparse.ArgumentTypeError("names nothing")
+    return found
+
+
+def integers(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers such as 42,0,1")
+    return tuple(int(part) for part in parts)
+
+
+def colour(text: str) -> tuple[float, ...]:
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        values = ()
+    if len(values) != 3:
+        raise argparse.ArgumentTypeError(f"{text!r} is not three numbers such as 0.485,0.456,0.406")
+    return values
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text} must be a whole number of at least {least}")
+        return int(text)
+
+    return parse
+
+
+def path(metavar: str) -> dict[str, Any]:
+    return {"type": Path, "metavar": metavar}
+
+
+FILE, DIR = path("FILE"), path("DIR")
+COUNT: dict[str, Any] = {"type": at_least(1), "metavar": "N"}
+PIXELS: dict[str, Any] = {"type": at_least(1), "metavar": "PX"}
+
+
+def repeated(parse: Callable[[str], Any], metavar: str) -> dict[str, Any]:
+    """An option that may be given more than once; ``chosen`` reads it."""
+    return {"action": "append", "type": parse, "metavar": metavar}
+
+
+def chosen(values: Sequence[Sequence] | None, default: Sequence) -> tuple:
+    """The values of an option that may be repeated, each once; ``default`` if it was not given."""
+    return tuple(default) if values is None else tuple(dict.fromkeys(value for part in values for value in part))
