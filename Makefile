@@ -14,9 +14,10 @@ demo: $(READY)
 	$(BIN)/unlearn report --results runs/demo/results
 	@echo "MLflow: $(BIN)/unlearn ui --out runs/demo"
 
-# by file: tests of one file share what is costly to make, such as a cluster
+# By file: tests of one file share what is costly to make, such as a cluster. No restarts: xdist 3.8 would give the next process
+# the test that ended the last one, again and again (pytest-xdist 1371), or wait for ever (1378); so the run ends instead.
 test: check
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -27,6 +28,7 @@ check: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks.heads
 	$(BIN)/python -m benchmarks.proxies
+	$(BIN)/python -m benchmarks.probe_optimizer
 	$(BIN)/python -m benchmarks.unlearning
 	$(BIN)/python -m benchmarks.features
 	$(BIN)/python -m benchmarks.workflow

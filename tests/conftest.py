@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 torch.set_num_threads(1)
 
+pytest_plugins = ["tests.limits"]
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests first, so that no process is left alone with one at the end."""
@@ -72,7 +74,7 @@ def browser(tmp_path_factory) -> Iterator[Browser]:
     environment: dict[str, str | float | bool] = {**os.environ, "HOME": str(tmp_path_factory.mktemp("home"))}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=chromium, args=CHROMIUM_ARGS, env=environment, timeout=60_000
+            executable_path=chromium, args=CHROMIUM_ARGS, env=environment, timeout=240_000
         )
         try:
             yield browser

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import re
 import shlex
-import subprocess
 import tomllib
 import warnings
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscali
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import cli as ray_cli
 
+from tests.processes import run
 from workflows.cli import main as unlearn
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -99,7 +99,7 @@ def test_node_commands_are_shell_and_their_ray_options_exist(cluster):
     names = ("initialization_commands", "setup_commands", "head_setup_commands")
     starts = ("head_start_ray_commands", "worker_start_ray_commands")
     for command in [command for name in (*names, *starts) for command in cluster[name]]:
-        checked = subprocess.run(["bash", "-n", "-c", command], capture_output=True, text=True, check=False)
+        checked = run(["bash", "-n", "-c", command])
         assert checked.returncode == 0, (command, checked.stderr)
     for command in [part for name in starts for line in cluster[name] for part in line.split(";")]:
         if command.split()[0] == "ray":

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import run
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -25,6 +26,13 @@ def test_tests_have_no_init_files():
     assert not list((ROOT / "tests").rglob("__init__.py"))
 
 
+def test_tests_start_processes_in_one_place():
+    """``tests.processes`` ends what it starts, within limits."""
+    imports = re.compile(r"^\s*(import|from) subprocess\b", re.MULTILINE)
+    found = {path.name for path in (ROOT / "tests").rglob("*.py") if imports.search(path.read_text())}
+    assert found == {"processes.py"}
+
+
 def test_torch_and_torchvision_are_one_pair_that_works():
     torch = importlib.import_module("torch")
     ops = importlib.import_module("torchvision.ops")
@@ -33,8 +41,10 @@ def test_torch_and_torchvision_are_one_pair_that_works():
 
 
 def test_records_and_specs_load_without_torch():
-    code = "import sys, unlearn_core.records, unlearn_core.spec, tracking.tables.benchmark; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    modules = ("records", "methods", "problem", "target", "grid", "recipes", "auto")
+    imports = ", ".join(f"unlearn_core.{name}" for name in modules)
+    code = f"import sys, tracking.tables.benchmark, {imports}; sys.exit('torch' in sys.modules)"
+    assert run([sys.executable, "-c", code], ROOT).returncode == 0
 
 
 def test_the_readme_names_commands_and_files_that_exist():
@@ -44,11 +54,7 @@ def test_the_readme_names_commands_and_files_that_exist():
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
     for path in re.findall(r"\]\(([^)#]+)\)", text):
         assert (ROOT / path).exists(), path
-    known = "".join(
-        subprocess.run(
-            [sys.executable, "-m", "workflows", name, "--help"], capture_output=True, text=True, check=True
-        ).stdout
-        for name in ("run", "grid", "plan", "features", "report", "forget", "verify")
-    )
+    names = ("run", "grid", "plan", "features", "report", "forget", "verify")
+    known = "".join(run([sys.executable, "-m", "workflows", name, "--help"], ROOT).stdout for name in names)
     for option in set(re.findall(r"--[a-z][a-z-]+", text)):
         assert option in known, option
