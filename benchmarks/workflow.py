@@ -18,8 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tasks.executor import Finished, State, execute
-from tasks.job import JobResult
+from tasks.executor import Finished, JobResult, State, execute
 from tasks.ray_backend import Placement, RayBackend, ray_session
 from tasks.step import Kind, Step, closure
 from tasks.store import Store

@@ -14,7 +14,6 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tasks.job import JobResult
 from tasks.step import Step
 from tasks.store import Damage, Store
 
@@ -22,6 +21,15 @@ MAX_FUSED = 8
 MAX_DEATHS = 3
 CONSIDERED = 12
 """How many of the best ready jobs are looked at for one that needs what the worker already holds."""
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """``error`` is None if all steps of the job are now in the store; otherwise its first line, and the traceback."""
+
+    seconds: float
+    error: str | None = None
+    traceback: str = ""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from tasks.cache import Cache
 from tasks.compute.unlearning import COMPUTE
-from tasks.job import JobResult
+from tasks.executor import JobResult
 from tasks.step import Step
 from tasks.store import Store
 

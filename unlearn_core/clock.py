@@ -6,12 +6,14 @@ or with several threads, it is the time that passes.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
 Clock = Callable[[], float]
+CPU = torch.device("cpu")
 
 
 def clock_for(device: torch.device) -> Clock:
@@ -24,3 +26,33 @@ def clock_for(device: torch.device) -> Clock:
 def _after_cuda(device: torch.device) -> float:
     torch.cuda.synchronize(device)  # kernels are queued: without this only their launch would count
     return time.perf_counter()
+
+
+class Stopwatch:
+    """Adds up the seconds of some blocks, less those of blocks within them that are nobody's cost."""
+
+    def __init__(self, device: torch.device = CPU) -> None:
+        self._now: Clock = clock_for(device)
+        self._ended: float = 0.0
+        self._started: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """So far; also while a block runs."""
+        return self._ended + (0.0 if self._started is None else self._now() - self._started)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        self._started = self._now()
+        try:
+            yield
+        finally:
+            self._ended, self._started = self.seconds, None
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        self._ended, self._started = self.seconds, None
+        try:
+            yield
+        finally:
+            self._started = self._now()

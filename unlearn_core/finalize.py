@@ -161,8 +161,8 @@ class _Watch:
     def score(self) -> float:
         return min(self.scores)
 
-    def end_epoch(self, epoch: int, _seconds: float) -> bool:
-        score = self._measure()
+    def end_epoch(self, epoch: float, _seconds: float) -> bool:
+        score, epoch = self._measure(), int(epoch)
         if score < self.score:
             self.best, self.best_epoch = self.student.select([0]), epoch
         self.scores.append(score)

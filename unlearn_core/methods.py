@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from unlearn_core.baselines import ft, ga, ga_ft, rl_ft, salun, scrub
+from unlearn_core.baselines import ft, ga, ga_ft, l1_sparse, neggrad_plus, rl_ft, salun, scrub, short
 from unlearn_core.errors import BadInput
 from unlearn_core.proxies import empirical, fresh, probe, statistics
 from unlearn_core.proxies.doubled import lda_2c
@@ -33,13 +33,16 @@ from unlearn_core.recipes import (
     Optimization,
     Recipe,
     Schedule,
+    optimization_of,
     unlearning_optimization,
 )
+from unlearn_core.tuned import TUNED, Tuned, find_tuned
 
 FINALIZERS: tuple[str, ...] = ("kl", "mse", "none")
 """How a target is written into the network: distilled, by least squares into the last layer, or not at all: a logit
 processor applies it at inference."""
 PRESETS: tuple[str, ...] = ("paper", "original")
+"""Every baseline has a recipe for each. A third preset, ``tuned``, puts values into one of them, and into proxies."""
 SCHEDULES: tuple[str, ...] = ("grid", "request")
 SHRINKAGES: tuple[str, ...] = ("ridge", "ledoit-wolf", "oas")
 
@@ -118,6 +121,8 @@ class BaselineMethod:
     name: str
     presets: Mapping[str, Recipe]
     paper: bool = True
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """By preset, what a reader of its numbers has to know."""
     family: Literal[Family.BASELINE] = Family.BASELINE
 
 
@@ -136,8 +141,17 @@ def gaussian(name: str, components: Callable[[ForgetRequest], Components]) -> Pr
     )
 
 
-def _baseline(name: str, paper: Recipe, original: Recipe) -> BaselineMethod:
-    return BaselineMethod(name, MappingProxyType({"paper": paper, "original": original}))
+def _baseline(
+    name: str, paper: Recipe, original: Recipe, in_paper: bool = True, note_on_original: str | None = None
+) -> BaselineMethod:
+    notes = {} if note_on_original is None else {"original": note_on_original}
+    presets = {"paper": paper, "original": original}
+    return BaselineMethod(name, MappingProxyType(presets), in_paper, MappingProxyType(notes))
+
+
+def _competitor(name: str, recipe: Recipe) -> BaselineMethod:
+    """The same in every preset, and no method of the paper."""
+    return BaselineMethod(name, MappingProxyType(dict.fromkeys(PRESETS, recipe)), paper=False)
 
 
 def _table(*lines: Method) -> Mapping[str, Method]:
@@ -181,11 +195,15 @@ TABLE: Mapping[str, Method] = _table(
         paper=False,
     ),
     _baseline("ft", ft.PAPER, ft.ORIGINAL),
-    _baseline("ga", ga.PAPER, ga.ORIGINAL),
+    _baseline("ga", ga.PAPER, ga.ORIGINAL, note_on_original=ga.NOTE_ON_ORIGINAL),
     _baseline("ga-ft", ga_ft.PAPER, ga_ft.ORIGINAL),
     _baseline("rl-ft", rl_ft.PAPER, rl_ft.ORIGINAL),
-    _baseline("scrub", scrub.PAPER, scrub.ORIGINAL),
+    _baseline("scrub", scrub.PAPER, scrub.ORIGINAL, note_on_original=scrub.NOTE_ON_ORIGINAL),
     _baseline("salun", salun.PAPER, salun.ORIGINAL),
+    _baseline("l1-sparse", l1_sparse.PAPER, l1_sparse.ORIGINAL, in_paper=False),
+    _baseline("neggrad+", neggrad_plus.PAPER, neggrad_plus.ORIGINAL, in_paper=False),
+    _competitor("short", short.SHORT),
+    _competitor("short-warm", short.WARM),
 )
 
 
@@ -213,6 +231,12 @@ def proxies() -> tuple[str, ...]:
 
 def baselines() -> tuple[str, ...]:
     return tuple(name for name, line in TABLE.items() if line.family is Family.BASELINE)
+
+
+def note_on(name: str, preset: str) -> str | None:
+    """What a table under ``preset`` has to say beside a method's numbers."""
+    line = find(name)
+    return line.notes.get(preset) if line.family is Family.BASELINE else None
 
 
 def closed_forms() -> tuple[str, ...]:
@@ -277,11 +301,52 @@ class RunSettings:
     proxy: ProxySettings = field(default_factory=ProxySettings)
     schedule: str = "grid"
     """``grid``: each proxy's own schedule; ``request``: what ``forget`` runs, with its stopping rule."""
+    tuned: Tuned | None = None
+    """What to run in the preset ``tuned``; None: what its file has for each method."""
 
     def __post_init__(self) -> None:
-        for what, value, known in (("preset", self.preset, PRESETS), ("schedule", self.schedule, SCHEDULES)):
+        presets = (*PRESETS, TUNED)
+        for what, value, known in (("preset", self.preset, presets), ("schedule", self.schedule, SCHEDULES)):
             if value not in known:
                 raise BadInput(f"unknown {what} {value!r}; there are {', '.join(known)}")
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> RunSettings:
+        """The settings of one method, from what ``WhatIsRun.config`` made of them."""
+        proxy: dict[str, Any] = {name: config[name] for name in ("ridge", "shrinkage", "finalizer") if name in config}
+        if "cap" in config:
+            proxy["cap"] = float(config["cap"])  # "inf" is no number in JSON
+        if "dir_on_test" in config:
+            proxy["dir_on_test"] = DirOnTest(config["dir_on_test"])
+        return cls(
+            preset=config.get("preset", "paper"),
+            proxy=ProxySettings(**proxy),
+            schedule=config.get("schedule_name", "grid"),
+            tuned=Tuned(**config[TUNED]) if TUNED in config else None,
+        )
+
+    def of(self, method: str, arch: str) -> RunSettings:
+        """The same for one method: with its tuned values, or as in ``paper`` if it has none.
+
+        A setting that the user chose goes before a tuned one, and values for a proxy's own schedule are for that alone.
+        """
+        tuned = self.tuned
+        if tuned is None and self.preset == TUNED:
+            tuned = find_tuned(method, arch)
+        if tuned is None:
+            return replace(self, preset="paper") if self.preset == TUNED else self
+        distils = find(method).family is Family.BASELINE or (self.proxy.finalizer == "kl" and self.schedule == "grid")
+        values, proxy = {}, self.proxy
+        for path, value in tuned.values.items():
+            part, _, name = path.partition(".")
+            if part == "settings":
+                if getattr(proxy, name) not in (getattr(ProxySettings(), name), value):
+                    continue
+                proxy = replace(proxy, **{name: value})
+            elif part in ("schedule", "optimization") and not distils:
+                continue
+            values[path] = value
+        return replace(self, preset=TUNED, proxy=proxy, tuned=Tuned(tuned.start, values))
 
     def schedule_of(self, method: str) -> Schedule:
         return REQUEST_SCHEDULE if self.schedule == "request" else find_proxy(method).schedule
@@ -299,6 +364,8 @@ class WhatIsRun:
     recipe: Recipe | None = None
     schedule: Schedule | None = None
     constants: Any = None
+    tuned: Tuned | None = None
+    """The values that all of it holds already, for whoever is to make it again."""
 
     def config(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -307,15 +374,20 @@ class WhatIsRun:
             for name in ("optimization", "recipe", "schedule", "constants")
             if (value := getattr(self, name)) is not None
         }
-        return {**self.settings, **rest}
+        return {**self.settings, **rest} | ({} if self.tuned is None else {TUNED: self.tuned.config()})
 
 
 def what_is_run(method: str, arch: str, settings: RunSettings) -> WhatIsRun:
     """What ``method`` runs on a network of an architecture under some settings."""
-    line, how = find(method), unlearning_optimization(arch)
+    settings, line = settings.of(method, arch), find(method)
+    tuned = settings.tuned or Tuned(settings.preset, {})
     if line.family is Family.BASELINE:
-        recipe = line.presets[settings.preset]
-        return WhatIsRun({"preset": settings.preset}, recipe.optimization or how, recipe)
+        recipe = tuned.put("recipe", line.presets[tuned.start])
+        untuned = optimization_of(recipe, arch)
+        how = tuned.put("optimization", untuned)
+        if how != untuned:
+            recipe = replace(recipe, optimization=how)
+        return WhatIsRun({"preset": settings.preset}, how, recipe, tuned=settings.tuned)
     chosen = {name: getattr(settings.proxy, name) for name in line.settings}
     if not line.closed_form:
         cap = settings.proxy.cap_of(method)
@@ -324,5 +396,11 @@ def what_is_run(method: str, arch: str, settings: RunSettings) -> WhatIsRun:
     schedule = None
     if settings.proxy.finalizer == "kl":
         chosen["schedule_name"] = settings.schedule
-        schedule = settings.schedule_of(method)
-    return WhatIsRun(chosen, how, schedule=schedule, constants=line.constants)
+        schedule = tuned.put("schedule", settings.schedule_of(method))
+    return WhatIsRun(
+        chosen,
+        tuned.put("optimization", unlearning_optimization(arch)),
+        schedule=schedule,
+        constants=tuned.put("constants", line.constants),
+        tuned=settings.tuned,
+    )

@@ -74,12 +74,14 @@ class Problem:
         heldout: rows that no network is trained on; None if there are none.
         prepared: what was computed from D before any request came, by name (``methods.PREPARATIONS``); whatever is
             missing is computed at its first use and kept.
+        preparation_seconds: what computing it took, by the same names.
     """
 
     train: Rows
     heldout: Rows | None
     n_classes: int
     prepared: dict[str, Any] = field(default_factory=dict)
+    preparation_seconds: dict[str, float] = field(default_factory=dict)
 
     @property
     def test(self) -> Rows:
@@ -93,8 +95,12 @@ class Problem:
 
     def prepare(self, name: str) -> Any:
         if name not in self.prepared:
-            how = methods.PREPARATIONS[name]
-            self.prepared[name] = how.compute(self.train.seen, self.train.labels, self.n_classes, how.constants)
+            from unlearn_core.clock import Stopwatch
+
+            how, watch = methods.PREPARATIONS[name], Stopwatch()
+            with watch.running():
+                self.prepared[name] = how.compute(self.train.seen, self.train.labels, self.n_classes, how.constants)
+            self.preparation_seconds[name] = watch.seconds
         return self.prepared[name]
 
     @property
@@ -109,8 +115,14 @@ class Problem:
 
     @cached_property
     def probe_inputs(self) -> NDArray[np.float32]:
-        """(N, d + 1) what the probe is fitted on."""
-        return design(self.train.seen, self.probe)
+        """(N, d + 1) what the probe is fitted on: prepared with it, though not stored."""
+        from unlearn_core.clock import Stopwatch
+
+        probe, watch = self.probe, Stopwatch()
+        with watch.running():
+            inputs = design(self.train.seen, probe)
+        self.preparation_seconds[methods.PROBE] = self.preparation_seconds.get(methods.PROBE, 0.0) + watch.seconds
+        return inputs
 
     def training_points(self, logits: NDArray[np.floating] | None) -> Points:
         """The training rows as proxies are asked about them."""
@@ -155,7 +167,11 @@ def as_inputs(array: NDArray, device: str | torch.device = "cpu") -> torch.Tenso
 
 
 def make_problem(
-    inputs: Inputs, space: LabelSpace, sketch: Sketch | None = None, prepared: dict[str, Any] | None = None
+    inputs: Inputs,
+    space: LabelSpace,
+    sketch: Sketch | None = None,
+    prepared: dict[str, Any] | None = None,
+    preparation_seconds: dict[str, float] | None = None,
 ) -> Problem:
     """A data set in one label space. If the rows are images, proxies see the sketch."""
     data = inputs.data
@@ -166,7 +182,8 @@ def make_problem(
         Rows(data.train_labels(space), train, lambda: inputs.train),
         Rows(data.test_labels(space), test, lambda: inputs.test),
         data.n_classes(space),
-        prepared if prepared is not None else {},
+        prepared or {},
+        preparation_seconds or {},
     )
 
 

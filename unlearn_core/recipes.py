@@ -30,7 +30,7 @@ class Toward(StrEnum):
     """The distribution over classes that a loss term compares the network with."""
 
     LABELS = "labels"
-    """The training labels; for a random-labelling recipe, the relabelled ones on the forget set."""
+    """The training labels; on the forget set what the recipe's ``forget_labels`` says."""
     TEACHER = "teacher"
     """The base network's output, at the term's temperature."""
     TARGET = "target"
@@ -61,6 +61,11 @@ class Pass:
     loss: tuple[Term, ...]
     batch_size: int | None = None
     least_retained: int = 0
+    beside: Pass | None = None
+    """Every step takes a batch of this pass as well and descends on the sum of both losses, each a mean over its own batch.
+
+    The pass itself sets how many steps there are; the batches of the other one are gone through again and again.
+    """
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,24 @@ class Optimization:
         return replace(self, decay=share ** (1 / epochs))
 
 
+class ForgetLabels(StrEnum):
+    """What the forgotten rows are labelled as in training."""
+
+    TRUE = "true"
+    OTHER_ONCE = "other-once"
+    """One of the other classes, drawn once per run. With two classes this flips the label."""
+    ANY_EACH_EPOCH = "any-each-epoch"
+    """One of all classes, the true one included, drawn anew for every epoch."""
+
+
+class Start(StrEnum):
+    """The weights that a recipe starts from."""
+
+    BASE = "base"
+    FRESH = "fresh"
+    """As a retrain starts, from a draw of the method's own: neither the retrain's nor the floor's."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """A training method as data: what it visits, what it minimises there, which weights may move.
@@ -107,10 +130,28 @@ class Recipe:
 
     phases: tuple[Phase, ...]
     optimization: Optimization | None = None
-    random_forget_labels: bool = False
-    """Forget labels are redrawn once per run, uniformly over the other classes."""
+    start: Start = Start.BASE
+    base_share: float = 0.0
+    """Of a fresh start, how much of the base's weights is mixed in: share * base + (1 - share) * fresh."""
+    rate: float = 1.0
+    """Of a fresh start, the learning rate in units of the architecture's own training rate."""
+    last_rate: float = 1.0
+    """Of a fresh start, the share of that rate to which it falls by the end, step by step."""
+    averaging: float | None = None
+    """Return the mean of the weights after each step so far, step t weighing as t to this power; None: the last weights.
+
+    It is kept up as training goes (Shamir and Zhang, 2013), so that it is valid after any step.
+    """
+    record_at: tuple[float, ...] = ()
+    """Epochs after which the network is recorded, fractions allowed; empty: after every epoch."""
+    forget_labels: ForgetLabels = ForgetLabels.TRUE
     saliency_share: float | None = None
     """Only this share of the weights moves: those with the largest summed forget-loss gradient, ranked globally."""
+    l1: float = 0.0
+    """In the loss of the first epoch, the weight of the sum of all weights' absolute values.
+
+    It falls linearly: by the same amount with each epoch, and would be 0 after the last.
+    """
     batch_statistics: bool = False
     """Batch normalisation by the batch's own statistics, which move the running ones. Only networks that have it care.
 
@@ -121,6 +162,13 @@ class Recipe:
     @property
     def epochs(self) -> int:
         return sum(phase.epochs for phase in self.phases)
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """Of all losses."""
+        passes = [sweep for phase in self.phases for sweep in phase.passes]
+        passes += [sweep.beside for sweep in passes if sweep.beside is not None]
+        return tuple(term for sweep in passes for term in sweep.loss)
 
 
 CROSS_ENTROPY: tuple[Term, ...] = (Term(Toward.LABELS),)
@@ -145,6 +193,14 @@ def training_epochs(arch: str) -> int:
 def training_recipe(visit: Visit, epochs: int) -> Recipe:
     """Training from scratch on all of D (base) or on D_r (retrain, floor)."""
     return Recipe(phases=(Phase(passes=(Pass(visit, CROSS_ENTROPY),), epochs=epochs),), batch_statistics=True)
+
+
+def optimization_of(recipe: Recipe, arch: str) -> Optimization:
+    """How weights move under a recipe on an architecture."""
+    if recipe.start is Start.FRESH:
+        how = training_optimization(arch)
+        return replace(how, lr=recipe.rate * how.lr)
+    return recipe.optimization or unlearning_optimization(arch)
 
 
 def training_optimization(arch: str) -> Optimization:

@@ -35,9 +35,12 @@ class Scores:
 
 @dataclass(frozen=True)
 class EpochMetrics:
-    """``seconds`` is the method's time up to this epoch, proxy included, evaluation excluded. Epoch 0 is the base."""
+    """``seconds`` is the method's time up to this epoch, proxy included, evaluation excluded. Epoch 0 is the base.
 
-    epoch: int
+    A retrain cut short is recorded within its first epoch too: then ``epoch`` is a fraction.
+    """
+
+    epoch: Finite
     seconds: Finite
     scores: Scores
 
@@ -75,7 +78,13 @@ class MethodRecord:
     last: EpochMetrics
     seconds: Finite
     rte: Finite
-    """Seconds of the whole method over the retrain's, per seed."""
+    """RTE as the paper has it: seconds of the whole method over the retrain's, per seed."""
+    cost: float
+    """All processor time spent after the request was known (fit, signal, eta, target, copies, training), over the
+    retrain's. Scoring is nobody's cost."""
+    preparation: float
+    """All processor time spent before any request came on what the method starts from, over the retrain's, whoever else
+    shares it."""
     target: TargetRecord | None = None
 
 
@@ -122,6 +131,8 @@ def method_entry(record: MethodRecord) -> dict[str, Json]:
         "epochs": [_epoch_entry(epoch) for epoch in record.epochs],
         "seconds": record.seconds,
         "rte": record.rte,
+        "cost": record.cost,
+        "preparation": record.preparation,
     }
     if record.target is not None:
         target = dataclasses.asdict(record.target)

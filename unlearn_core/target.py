@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,10 +38,10 @@ class Fitted:
     signal: Array | None
 
 
-def fit(method: str, request: ForgetRequest) -> Fitted:
-    """Fit one proxy and take its signal on the training rows."""
+def fit(method: str, request: ForgetRequest, constants: Any = None) -> Fitted:
+    """Fit one proxy, with its own constants unless others are given, and take its signal on the training rows."""
     line = methods.find_proxy(method)
-    proxy = line.fit(request, line.constants)
+    proxy = line.fit(request, constants or line.constants)
     return Fitted(method, proxy, None if line.closed_form else proxy.signal(request.points))
 
 

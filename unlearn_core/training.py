@@ -6,15 +6,17 @@ generator, so that a member trains alike alone and in a stack.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from unlearn_core.clock import clock_for
 from unlearn_core.nets.stack import NetworkStack
-from unlearn_core.recipes import Algorithm, Optimization, Pass, Recipe, Term, Toward, Visit
+from unlearn_core.recipes import Algorithm, ForgetLabels, Optimization, Pass, Recipe, Term, Toward, Visit
 from unlearn_core.seeding import derive_seed
 
 
@@ -40,8 +42,9 @@ class Member:
         return torch.Generator().manual_seed(derive_seed(self.seed, self.stream, purpose))
 
 
-EpochEnd = Callable[[int, float], bool | None]
-"""Called after every epoch with its number (from 1) and the training seconds so far, per member and without the calls.
+EpochEnd = Callable[[float, float], bool | None]
+"""Called after every epoch with its number (from 1) and the training seconds so far, per member and without the calls; or
+where the recipe says, with a fraction of an epoch.
 
 An answer of True ends the training there.
 """
@@ -61,23 +64,33 @@ def train(
         inputs: the training inputs, rows of which the network fetches by number.
         optimization: how weights move; ``recipe.optimization`` goes before it.
     """
-    _warm_up()
+    warm_up()
     now = clock_for(net.device)
     started = now()
     run = _Run(net, inputs, members, recipe, recipe.optimization or optimization)
-    spent = now() - started
-    epoch = 0
+    spent, epoch = 0.0, 0
+
+    def record(at: float) -> bool:
+        nonlocal spent, started
+        spent += now() - started
+        with run.averaged_weights():
+            ended = on_epoch is not None and on_epoch(at, spent / net.n_members)
+        started = now()
+        return bool(ended)
+
     for phase in recipe.phases:
         for _ in range(phase.epochs):
             epoch += 1
-            started = now()
+            run.begin_epoch(epoch)
             for sweep in phase.passes:
-                run.sweep(sweep)
+                for _step in run.sweep(sweep):
+                    if (at := run.marks.get(run.steps)) is not None and record(at):
+                        return run.end(spent)
             run.end_epoch()
-            spent += now() - started
-            if on_epoch is not None and on_epoch(epoch, spent / net.n_members):
-                return spent / net.n_members
-    return spent / net.n_members
+            if not run.marks and record(epoch):
+                return run.end(spent)
+    spent += now() - started
+    return run.end(spent)
 
 
 def loss_gradient(logits: torch.Tensor, loss: Sequence[Term], q: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -105,7 +118,7 @@ def loss_gradient(logits: torch.Tensor, loss: Sequence[Term], q: Sequence[torch.
 
 
 @functools.cache
-def _warm_up() -> None:
+def warm_up() -> None:
     """Make torch load its optimisers now: the first use in a process takes seconds that are no method's."""
     for algorithm in Algorithm:
         parameter = torch.zeros(1)
@@ -128,47 +141,127 @@ class _Run:
             raise ValueError(f"{net.n_members} networks but {len(members)} members")
         self.net: NetworkStack = net
         self.inputs: torch.Tensor = inputs
+        self.members: Sequence[Member] = members
+        self.recipe: Recipe = recipe
         self.optimization: Optimization = optimization
         self.orders: list[torch.Generator] = [member.generator("order") for member in members]
-        self.labels: torch.Tensor = torch.stack([_labels(m, recipe, net.n_classes) for m in members]).to(net.device)
+        self.label_draws: list[torch.Generator] = [member.generator("labels") for member in members]
+        self.labels: torch.Tensor = torch.stack([member.labels for member in members]).to(net.device)
         self.rows: dict[Visit, list[torch.Tensor]] = _rows(members, len(inputs))
         self.soft: dict[tuple[Toward, float], list[torch.Tensor]] = {
             (term.toward, term.temperature): [_distribution(m, term).to(net.device) for m in members]
-            for phase in recipe.phases
-            for sweep in phase.passes
-            for term in sweep.loss
+            for term in recipe.terms
             if term.toward is not Toward.LABELS
         }
         self.parameters: list[list[torch.Tensor]] = [list(tensors) for tensors in net.parameters()]
         self.moving: list[list[torch.Tensor]] | None = None
         if recipe.saliency_share is not None:
-            true_labels = torch.stack([member.labels for member in members]).to(net.device)
-            self.moving = self._salient_weights(recipe.saliency_share, true_labels)
-        self.optimizer: torch.optim.Optimizer = _optimizer(self.parameters, optimization)
+            self.moving = self._salient_weights(recipe.saliency_share)
+        # the optimiser would decay masked weights too, so that a masked run adds its decay to the gradient
+        self.decay_in_gradient: float = 0.0 if self.moving is None else optimization.weight_decay
+        self.l1: float = 0.0
+        in_optimizer = replace(optimization, weight_decay=0.0) if self.decay_in_gradient else optimization
+        self.optimizer: torch.optim.Optimizer = _optimizer(self.parameters, in_optimizer)
         net.use_batch_statistics(recipe.batch_statistics)
+        self.steps: int = 0
+        per_epoch = sum(self._n_steps(sweep) for sweep in recipe.phases[0].passes)
+        self.marks: dict[int, float] = {max(1, round(at * per_epoch)): at for at in recipe.record_at}
+        self.step_decay: float = recipe.last_rate ** (1 / (per_epoch * recipe.epochs))
+        self.averaging: float | None = recipe.averaging
+        tensors = [*(t for member in self.parameters for t in member), *net.running_statistics()]
+        self.averages: list[tuple[torch.Tensor, torch.Tensor]] = (
+            [] if self.averaging is None else [(tensor, torch.zeros_like(tensor)) for tensor in tensors]
+        )
 
-    def sweep(self, sweep: Pass) -> None:
-        """One pass over the visited rows, in each member's own fresh order."""
-        order = self._visited(sweep)
-        size = sweep.batch_size or self.optimization.batch_size
-        for start in range(0, order.shape[1], size):
-            rows = order[:, start : start + size]
-            logits = self.net.forward(self.inputs, rows)
-            towards = [self._towards(term, rows) for term in sweep.loss]
-            self.net.backward(loss_gradient(logits, sweep.loss, towards))
+    def _n_steps(self, sweep: Pass) -> int:
+        """How many updates a pass makes."""
+        rows = {visit: len(members[0]) for visit, members in self.rows.items()}
+        if sweep.visit in rows:
+            visited = rows[sweep.visit]
+        else:
+            visited = min(max(rows[Visit.FORGET], sweep.least_retained), rows[Visit.RETAIN])
+            visited += rows[Visit.FORGET] if sweep.visit is Visit.FORGET_AND_RETAIN_SAMPLE else 0
+        return -(-visited // (sweep.batch_size or self.optimization.batch_size))
+
+    def sweep(self, sweep: Pass) -> Iterator[None]:
+        """One pass over the visited rows, in each member's own fresh order; yields after every step."""
+        batches = self._batches(sweep)
+        beside = None if sweep.beside is None else itertools.cycle(self._batches(sweep.beside))
+        for rows in batches:
+            if sweep.beside is None or beside is None:
+                gradient = self._loss_gradient(sweep, self.net.forward(self.inputs, rows), rows)
+            else:
+                others = next(beside)
+                both = self.net.forward(self.inputs, torch.cat([rows, others], 1))
+                logits, other_logits = both.split([rows.shape[1], others.shape[1]], 1)
+                parts = (
+                    self._loss_gradient(sweep, logits, rows),
+                    self._loss_gradient(sweep.beside, other_logits, others),
+                )
+                gradient = torch.cat(parts, 1)
+            self.net.backward(gradient)
             self._step()
+            yield
+
+    def _batches(self, sweep: Pass) -> tuple[torch.Tensor, ...]:
+        """(K, B) row numbers of each step."""
+        return self._visited(sweep).split(sweep.batch_size or self.optimization.batch_size, 1)
+
+    def _loss_gradient(self, sweep: Pass, logits: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return loss_gradient(logits, sweep.loss, [self._towards(term, rows) for term in sweep.loss])
+
+    def begin_epoch(self, epoch: int) -> None:
+        """``epoch`` counts from 1."""
+        self.l1 = self.recipe.l1 * (1 - (epoch - 1) / self.recipe.epochs)
+        drawn = self.recipe.forget_labels
+        if drawn is ForgetLabels.ANY_EACH_EPOCH or (drawn is ForgetLabels.OTHER_ONCE and epoch == 1):
+            pairs = zip(self.members, self.label_draws, strict=True)
+            labels = [_draw_labels(member, drawn, self.net.n_classes, generator) for member, generator in pairs]
+            self.labels = torch.stack(labels).to(self.net.device)
 
     def end_epoch(self) -> None:
+        self._decay(self.optimization.decay)
+
+    def _decay(self, factor: float) -> None:
         for group in self.optimizer.param_groups:
-            group["lr"] *= self.optimization.decay
+            group["lr"] *= factor
+
+    @contextlib.contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """The network with its averaged weights, if there are any, for as long as it is looked at."""
+        current = [tensor.detach().clone() for tensor, _ in self.averages]
+        self._take(average for _, average in self.averages)
+        yield
+        self._take(current)
+
+    def _take(self, values: Iterable[torch.Tensor]) -> None:
+        for (tensor, _), value in zip(self.averages, values, strict=True):
+            tensor.detach().copy_(value)
+
+    def end(self, spent: float) -> float:
+        """Leave the averaged weights in the network; the seconds per member."""
+        self._take(average for _, average in self.averages)
+        return spent / self.net.n_members
 
     def _step(self) -> None:
-        if self.moving is not None:
-            for tensors, masks in zip(self.parameters, self.moving, strict=True):
-                for tensor, mask in zip(tensors, masks, strict=True):
-                    if tensor.grad is not None:
-                        tensor.grad *= mask
+        for k, tensors in enumerate(self.parameters):
+            for i, tensor in enumerate(tensors):
+                if tensor.grad is None:
+                    continue
+                if self.l1:
+                    tensor.grad.add_(tensor.detach().sign(), alpha=self.l1)
+                if self.decay_in_gradient:
+                    tensor.grad.add_(tensor.detach(), alpha=self.decay_in_gradient)
+                if self.moving is not None:
+                    tensor.grad *= self.moving[k][i]
         self.optimizer.step()
+        self.steps += 1
+        if self.step_decay != 1.0:
+            self._decay(self.step_decay)
+        if self.averaging is not None:
+            share = (self.averaging + 1) / (self.steps + self.averaging)
+            for tensor, average in self.averages:
+                average.lerp_(tensor.detach(), share)
 
     def _visited(self, sweep: Pass) -> torch.Tensor:
         """(K, n) row numbers in visiting order."""
@@ -182,7 +275,7 @@ class _Run:
         tables = self.soft[term.toward, term.temperature]
         return torch.stack([table.index_select(0, rows[k]) for k, table in enumerate(tables)])
 
-    def _salient_weights(self, share: float, labels: torch.Tensor) -> list[list[torch.Tensor]]:
+    def _salient_weights(self, share: float) -> list[list[torch.Tensor]]:
         """For each member, 1 at the ``share`` of its weights with the largest |sum of forget-loss gradients|, else 0."""
         self.net.use_batch_statistics(False)  # the gradient of the network as it stands, which measuring must not move
         sums = [[torch.zeros_like(tensor) for tensor in tensors] for tensors in self.parameters]
@@ -191,7 +284,8 @@ class _Run:
             rows = forget[:, start : start + self.optimization.batch_size]
             logits = self.net.forward(self.inputs, rows)
             # a sum over samples, so undo the averaging that a loss does
-            gradient = loss_gradient(logits, (Term(Toward.LABELS),), [torch.gather(labels, 1, rows)]) * rows.shape[1]
+            true = torch.gather(self.labels, 1, rows)
+            gradient = loss_gradient(logits, (Term(Toward.LABELS),), [true]) * rows.shape[1]
             self.net.backward(gradient)
             for total, tensors in zip(sums, self.parameters, strict=True):
                 for accumulated, tensor in zip(total, tensors, strict=True):
@@ -200,17 +294,20 @@ class _Run:
         return [_top_share(total, share) for total in sums]
 
 
-def _labels(member: Member, recipe: Recipe, n_classes: int) -> torch.Tensor:
-    """(N,) the labels that this run trains on; a random-labelling recipe redraws the forget ones among the others."""
-    if not recipe.random_forget_labels or member.forget is None:
+def _draw_labels(member: Member, drawn: ForgetLabels, n_classes: int, generator: torch.Generator) -> torch.Tensor:
+    """(N,) the true labels, with drawn ones on the forgotten rows."""
+    if member.forget is None:
         return member.labels
     if n_classes < 2:
         raise ValueError("random labelling needs at least two classes")
-    relabelled = member.labels.clone()
-    true = relabelled[member.forget]
-    offset = torch.randint(1, n_classes, true.shape, generator=member.generator("labels"))
-    relabelled[member.forget] = (true + offset.to(true.device)) % n_classes
-    return relabelled
+    labels = member.labels.clone()
+    true = labels[member.forget]
+    if drawn is ForgetLabels.OTHER_ONCE:
+        offset = torch.randint(1, n_classes, true.shape, generator=generator)
+        labels[member.forget] = (true + offset.to(true.device)) % n_classes
+    else:
+        labels[member.forget] = torch.randint(0, n_classes, true.shape, generator=generator).to(true.device)
+    return labels
 
 
 def _rows(members: Sequence[Member], n_rows: int) -> dict[Visit, list[torch.Tensor]]:

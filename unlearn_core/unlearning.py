@@ -12,23 +12,25 @@ from numpy.typing import NDArray
 from unlearn_core import methods
 from unlearn_core.audit.divergence import log_probabilities
 from unlearn_core.audit.scoring import Scorer
-from unlearn_core.clock import clock_for
+from unlearn_core.clock import Stopwatch
 from unlearn_core.finalize import Lesson, distil, distil_until_done, least_squares
-from unlearn_core.methods import BaselineMethod, DirOnTest, Family, ProxyMethod, RunSettings
-from unlearn_core.nets.stack import NetworkStack
+from unlearn_core.methods import BaselineMethod, DirOnTest, Family, ProxyMethod, RunSettings, WhatIsRun, what_is_run
+from unlearn_core.nets.make import fresh_network, stored_network
+from unlearn_core.nets.stack import NetworkStack, State
 from unlearn_core.problem import Cell, Problem
 from unlearn_core.proxies.covariance import Shrinkage
 from unlearn_core.proxies.empirical import NOWHERE
 from unlearn_core.proxies.points import Points
 from unlearn_core.proxies.request import ForgetRequest
-from unlearn_core.recipes import Toward, unlearning_optimization
+from unlearn_core.recipes import Recipe, Start, Toward
 from unlearn_core.records import EpochMetrics, MethodRecord, TargetRecord, best_epoch
 from unlearn_core.references import Trained
+from unlearn_core.seeding import derive_seed
 from unlearn_core.target import Fitted, Target, fit, make_target
-from unlearn_core.training import Member, train
+from unlearn_core.training import Member, train, warm_up
 
 Array = NDArray[np.float64]
-Progress = Callable[[int], None]
+Progress = Callable[[float], None]
 """Called after every epoch with its number."""
 
 
@@ -42,6 +44,8 @@ class Reference:
     base: Trained
     retrain: Trained
     scorers: Sequence[Scorer]
+    pretrained: State | None = None
+    """What the base's body started from, if it was not drawn: a retrain cut short starts there too."""
 
     def __post_init__(self) -> None:
         if not len(self.cells) == self.base.net.n_members == self.retrain.net.n_members == len(self.scorers):
@@ -55,38 +59,62 @@ def run_method(
     method: str, reference: Reference, settings: RunSettings, progress: Progress | None = None
 ) -> list[MethodRecord]:
     """One record per cell; the base networks are left untouched."""
-    line = methods.find(method)
+    warm_up()
+    line, run = methods.find(method), what_is_run(method, reference.arch, settings)
     if line.family is Family.BASELINE:
-        return _run_baseline(line, reference, settings, progress)
-    return _run_proxy(line, reference, settings, progress)
+        return _run_baseline(line, reference, run, progress)
+    return _run_proxy(line, reference, settings.of(method, reference.arch), run, progress)
 
 
 def _run_baseline(
-    line: BaselineMethod, reference: Reference, settings: RunSettings, progress: Progress | None
+    line: BaselineMethod, reference: Reference, run: WhatIsRun, progress: Progress | None
 ) -> list[MethodRecord]:
-    rows, base = reference.problem.train, reference.base.net
-    recipe, optimization = line.presets[settings.preset], unlearning_optimization(reference.arch)
-    needs_teacher = any(t.toward is Toward.TEACHER for p in recipe.phases for s in p.passes for t in s.loss)
-    now = clock_for(base.device)
-    started = now()
-    members = [
-        Member(
-            cell.seed,
-            "unlearn",
-            rows.label_tensor,
-            torch.from_numpy(cell.forget),
-            {Toward.TEACHER: base.logits(k, rows.inputs)} if needs_teacher else {},
-        )
-        for k, cell in enumerate(reference.cells)
-    ]
-    prepared = (now() - started) / len(members)
-    student = base.select(range(base.n_members))
-    history = _History(student, reference.scorers, [prepared] * len(members), progress)
-    seconds = train(student, rows.inputs, members, recipe, optimization, history.end_epoch)
+    rows, base, recipe = reference.problem.train, reference.base.net, run.recipe
+    if recipe is None:
+        raise ValueError(f"{line.name} is a baseline without a recipe")
+    needs_teacher = any(term.toward is Toward.TEACHER for term in recipe.terms)
+    watch = Stopwatch(base.device)
+    with watch.running():
+        members = [
+            Member(
+                cell.seed,
+                "unlearn",
+                rows.label_tensor,
+                torch.from_numpy(cell.forget),
+                {Toward.TEACHER: base.logits(k, rows.inputs)} if needs_teacher else {},
+            )
+            for k, cell in enumerate(reference.cells)
+        ]
+        student = _start(line.name, recipe, reference)
+        history = _History(student, reference.scorers, [0.0] * len(members), watch, progress)
+        train(student, rows.inputs, members, recipe, run.optimization, history.end_epoch)
+    seconds = watch.seconds / len(members)
     return [
-        _method_record(line.name, epochs, prepared + seconds, reference.retrain.seconds[k])
+        _method_record(line.name, epochs, seconds, reference.retrain.seconds[k])
         for k, epochs in enumerate(history.members)
     ]
+
+
+def _start(method: str, recipe: Recipe, reference: Reference) -> NetworkStack:
+    """The network that a recipe trains: a copy of the base, or fresh weights with a share of the base's mixed in."""
+    base, rows = reference.base.net, reference.problem.train
+    if recipe.start is Start.BASE:
+        return base.select(range(base.n_members))
+    seeds = [derive_seed(cell.seed, method, "weights") for cell in reference.cells]
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    fresh = fresh_network(reference.arch, rows.inputs, base.n_classes, generators, reference.pretrained)
+    if recipe.base_share == 0.0:
+        return fresh
+    states = []
+    for k in range(base.n_members):
+        ours, new = base.state(k), fresh.state(k)
+        states.append(
+            {
+                name: torch.lerp(new[name], ours[name], recipe.base_share) if value.is_floating_point() else value
+                for name, value in ours.items()
+            }
+        )
+    return stored_network(reference.arch, states, base.device)
 
 
 def _method_record(
@@ -95,28 +123,39 @@ def _method_record(
     seconds: float,
     retrain_seconds: float,
     target: TargetRecord | None = None,
+    preparation_seconds: float = 0.0,
 ) -> MethodRecord:
-    return MethodRecord(method, epochs, best_epoch(epochs), epochs[-1], seconds, seconds / retrain_seconds, target)
+    cost = seconds / retrain_seconds
+    preparation = preparation_seconds / retrain_seconds
+    return MethodRecord(method, epochs, best_epoch(epochs), epochs[-1], seconds, cost, cost, preparation, target)
 
 
 class _History:
-    """Scores every member after every epoch."""
+    """Scores every member after every epoch, which is nobody's cost."""
 
     def __init__(
-        self, student: NetworkStack, scorers: Sequence[Scorer], prepared: Sequence[float], progress: Progress | None
+        self,
+        student: NetworkStack,
+        scorers: Sequence[Scorer],
+        before: Sequence[float],
+        watch: Stopwatch,
+        progress: Progress | None,
     ) -> None:
         self.student: NetworkStack = student
         self.scorers: Sequence[Scorer] = scorers
-        self.prepared: Sequence[float] = prepared
+        self.before: Sequence[float] = before
+        self.watch: Stopwatch = watch
         self.progress: Progress | None = progress
         self.members: list[list[EpochMetrics]] = [[] for _ in scorers]
 
-    def end_epoch(self, epoch: int, seconds: float) -> None:
-        for k, scorer in enumerate(self.scorers):
-            scores = scorer.score(self.student, k)
-            self.members[k].append(EpochMetrics(epoch, self.prepared[k] + seconds, scores))
-        if self.progress is not None:
-            self.progress(epoch)
+    def end_epoch(self, epoch: float, _seconds: float) -> None:
+        seconds = self.watch.seconds / len(self.scorers)
+        with self.watch.paused():
+            for k, scorer in enumerate(self.scorers):
+                scores = scorer.score(self.student, k)
+                self.members[k].append(EpochMetrics(epoch, self.before[k] + seconds, scores))
+            if self.progress is not None:
+                self.progress(epoch)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,14 +171,15 @@ Ended = tuple[Sequence[EpochMetrics], float]
 
 
 def _run_proxy(
-    line: ProxyMethod, reference: Reference, settings: RunSettings, progress: Progress | None
+    line: ProxyMethod, reference: Reference, settings: RunSettings, run: WhatIsRun, progress: Progress | None
 ) -> list[MethodRecord]:
-    timed = _make_targets(line, reference, settings)
+    preparation = _prepare(line, reference.problem)
+    timed = _make_targets(line, reference, settings, run)
     records = [_target_record(reference, k, one, settings) for k, one in enumerate(timed)]
     active = [k for k, one in enumerate(timed) if one.target.unlearns]
     ended: dict[int, Ended] = {}
     if active and settings.proxy.finalizer == "kl":
-        ended = _finalize_kl(reference, {k: timed[k] for k in active}, settings, progress)
+        ended = _finalize_kl(reference, {k: timed[k] for k in active}, run, progress)
     elif active:
         for k in active:
             ended[k] = (
@@ -159,73 +199,81 @@ def _run_proxy(
         else:  # nothing is unlearned: the model is the base
             scores = reference.scorers[k].score(reference.base.net, k)
             epochs, seconds = [EpochMetrics(0, one.seconds, scores)], one.seconds
-        results.append(_method_record(line.name, epochs, seconds, reference.retrain.seconds[k], records[k]))
+        retrain_seconds = reference.retrain.seconds[k]
+        results.append(_method_record(line.name, epochs, seconds, retrain_seconds, records[k], preparation))
     return results
 
 
-def _make_targets(line: ProxyMethod, reference: Reference, settings: RunSettings) -> list[_Timed]:
+def _prepare(line: ProxyMethod, problem: Problem) -> float:
+    """Have at hand what the method starts from; the seconds that it took, whoever computed it."""
+    if line.prepares is None:
+        return 0.0
+    problem.prepare(line.prepares)
+    if line.prepares == methods.PROBE:
+        _ = problem.probe_inputs
+    return problem.preparation_seconds[line.prepares]
+
+
+def _make_targets(line: ProxyMethod, reference: Reference, settings: RunSettings, run: WhatIsRun) -> list[_Timed]:
     problem, timed = reference.problem, []
-    now = clock_for(problem.device)
-    if line.prepares is not None:  # once per (features, label space): not part of a request's time
-        problem.prepare(line.prepares)
-        if line.prepares == methods.PROBE:
-            _ = problem.probe_inputs
     fits: dict[tuple[bytes, int], tuple[Fitted, float]] = {}
     for k, cell in enumerate(reference.cells):
-        started = now()
-        points = problem.training_points(reference.base_logits(k, problem.train.inputs))
-        seconds = now() - started
-        # what cells share must not depend on one's network: a proxy that reads it says so in the table
-        seen = points if line.per_network else problem.training_points(None)
-        request = ForgetRequest(
-            problem, cell.forget, seen, settings.proxy.ridge, Shrinkage(settings.proxy.shrinkage), cell.seed
-        )
+        watch = Stopwatch(problem.device)
         key = (cell.forget.tobytes(), cell.seed if line.per_network else 0)
-        if key not in fits:  # cells with one forget set share the fit, and each is charged for it
-            started = now()
-            fitted = fit(line.name, request)
-            fits[key] = (fitted, now() - started)
-        fitted, fit_seconds = fits[key]
-        started = now()
-        target = make_target(fitted, points, request.lost_classes, settings.proxy.cap_of(line.name))
-        _ = target.log_target
-        timed.append(_Timed(target, seconds + fit_seconds + now() - started))
+        with watch.running():
+            points = problem.training_points(reference.base_logits(k, problem.train.inputs))
+            # what cells share must not depend on one's network: a proxy that reads it says so in the table
+            seen = points if line.per_network else problem.training_points(None)
+            request = ForgetRequest(
+                problem, cell.forget, seen, settings.proxy.ridge, Shrinkage(settings.proxy.shrinkage), cell.seed
+            )
+            if shared := fits.get(key):  # cells with one forget set share the fit, and each is charged for it
+                fitted, fit_seconds = shared
+            else:
+                before = watch.seconds
+                fitted = fit(line.name, request, run.constants)
+                fit_seconds = 0.0
+                fits[key] = (fitted, watch.seconds - before)
+            target = make_target(fitted, points, request.lost_classes, settings.proxy.cap_of(line.name))
+            _ = target.log_target
+        timed.append(_Timed(target, watch.seconds + fit_seconds))
     return timed
 
 
 def _finalize_kl(
-    reference: Reference, timed: dict[int, _Timed], settings: RunSettings, progress: Progress | None
+    reference: Reference, timed: dict[int, _Timed], run: WhatIsRun, progress: Progress | None
 ) -> dict[int, Ended]:
     rows, active = reference.problem.train, list(timed)
-    schedule = settings.schedule_of(timed[active[0]].target.method)
-    how = unlearning_optimization(reference.arch)
-    cells = [reference.cells[k] for k in active]
-    lessons = [
-        Lesson(cell.seed, cell.forget, timed[k].target.log_target) for k, cell in zip(active, cells, strict=True)
-    ]
+    schedule, how = run.schedule, run.optimization
+    assert schedule is not None  # who distils has one
+    lessons = [Lesson(reference.cells[k].seed, reference.cells[k].forget, timed[k].target.log_target) for k in active]
     if schedule.stopping is not None:
         ended = {}
         for k, lesson in zip(active, lessons, strict=True):
-            base, seconds = reference.base.net.select([k]), timed[k].seconds
-            done = distil_until_done(base, rows, lesson, schedule, how)
-            scores = reference.scorers[k].score(done.net or base, 0)
-            seconds += done.seconds
-            ended[k] = ([EpochMetrics(done.best_epoch or 0, seconds, scores)], seconds)
+            watch = Stopwatch(reference.base.net.device)
+            with watch.running():
+                base = reference.base.net.select([k])
+                done = distil_until_done(base, rows, lesson, schedule, how)
+            seconds, epoch = timed[k].seconds + watch.seconds, done.best_epoch or 0
+            ended[k] = ([EpochMetrics(epoch, seconds, reference.scorers[k].score(done.net or base, 0))], seconds)
             if progress is not None:
-                progress(done.best_epoch or 0)
+                progress(epoch)
         return ended
-    student = reference.base.net.select(active)
-    prepared = [timed[k].seconds for k in active]
-    history = _History(student, [reference.scorers[k] for k in active], prepared, progress)
-    seconds = distil(student, rows, lessons, schedule, how, history.end_epoch)
+    watch = Stopwatch(reference.base.net.device)
+    with watch.running():
+        student = reference.base.net.select(active)
+        before, scorers = [timed[k].seconds for k in active], [reference.scorers[k] for k in active]
+        history = _History(student, scorers, before, watch, progress)
+        distil(student, rows, lessons, schedule, how, history.end_epoch)
+    seconds = watch.seconds / len(active)
     return {k: (history.members[i], timed[k].seconds + seconds) for i, k in enumerate(active)}
 
 
 def _finalize_mse(reference: Reference, k: int, timed: _Timed) -> Ended:
-    now = clock_for(reference.problem.device)
-    started = now()
-    student = least_squares(reference.base.net, k, reference.problem.train.inputs, timed.target)
-    seconds = timed.seconds + now() - started
+    watch = Stopwatch(reference.problem.device)
+    with watch.running():
+        student = least_squares(reference.base.net, k, reference.problem.train.inputs, timed.target)
+    seconds = timed.seconds + watch.seconds
     return [EpochMetrics(1, seconds, reference.scorers[k].score(student, 0))], seconds
 
 

@@ -31,9 +31,10 @@ from unlearn_core.data.sketch import Sketch, semi_orthogonal, sketch, sketch_wid
 from unlearn_core.data.splits import scenario_mask
 from unlearn_core.data.weights import load_weights
 from unlearn_core.grid import LabelSpace, Scenario
-from unlearn_core.methods import DirOnTest, ProxySettings, RunSettings, what_is_run
+from unlearn_core.methods import RunSettings, what_is_run
 from unlearn_core.nets.make import stored_network
 from unlearn_core.nets.resnet import ResNetStack
+from unlearn_core.nets.stack import State
 from unlearn_core.problem import Cell, Inputs, Problem, make_cell, make_problem
 from unlearn_core.recipes import training_config
 from unlearn_core.records import cell_entry, method_entry, reference_entry
@@ -49,9 +50,11 @@ def compute_prepared(steps: Sequence[Step], store: Store, cache: Cache) -> list[
     def writer(step: Step) -> Write:
         name = step.config["what"]
         _check_config(step, methods.prepared_config(name))
-        value = _problem(step, store, cache).prepare(name)
+        problem = _problem(step, store, cache)
+        value, seconds = problem.prepare(name), problem.preparation_seconds[name]
 
         def write(directory: Path) -> None:
+            write_json(directory / RECORD, {"seconds": seconds})
             for field in dataclasses.fields(value):
                 array = np.asarray(getattr(value, field.name))
                 np.save(directory / f"{field.name}.npy", array, allow_pickle=False)
@@ -67,9 +70,7 @@ def compute_reference(steps: Sequence[Step], store: Store, cache: Cache) -> list
     cells = _cells(steps, store, cache)
     config, kind = steps[0].config, steps[0].kind
     _check_config(steps[0], training_config(config["arch"], str(kind), config["epochs"]))
-    pretrained = None
-    if (place := steps[0].hints.get("initial")) is not None:
-        pretrained = cache.get(f"initial/{config['initial']}", lambda: load_weights(Path(place)))
+    pretrained = _pretrained(steps[0], cache)
     trained = train_reference(str(kind), problem, config["arch"], cells, config["epochs"], pretrained=pretrained)
 
     def writer(k: int) -> Write:
@@ -85,7 +86,7 @@ def compute_reference(steps: Sequence[Step], store: Store, cache: Cache) -> list
 def compute_unlearning(steps: Sequence[Step], store: Store, cache: Cache) -> list[Write]:
     """One method on the cells of one variant."""
     reference = _reference(steps, store, cache)
-    method, settings = steps[0].config["method"], _settings(steps[0])
+    method, settings = steps[0].config["method"], RunSettings.from_config(steps[0].config)
     _check_config(steps[0], what_is_run(method, reference.arch, settings).config())
     records = run_method(method, reference, settings)
 
@@ -185,7 +186,8 @@ def _problem(step: Step, store: Store, cache: Cache) -> Problem:
 
     def load() -> Problem:
         loaded = {name: _load_prepared(name, store.path(needed)) for name, needed in prepared.items()}
-        return make_problem(inputs, space, _load_sketch(sketch_step, store), loaded)
+        seconds = {name: store.read_json(needed, RECORD)["seconds"] for name, needed in prepared.items()}
+        return make_problem(inputs, space, _load_sketch(sketch_step, store), loaded, seconds)
 
     needed = [str(space), *(one.id for one in (_data(step), sketch_step, *prepared.values()) if one is not None)]
     return cache.get("/".join(needed), load)
@@ -239,18 +241,12 @@ def _reference(steps: Sequence[Step], store: Store, cache: Cache) -> Reference:
     problem = _problem(steps[0], store, cache)
     cells = _cells(steps, store, cache)
     base, retrain = (_trained([s.needs[role] for s in steps], store, cache, problem) for role in ("base", "retrain"))
-    return Reference(problem, steps[0].config["arch"], cells, base, retrain, make_scorers(problem, cells, retrain))
+    scorers = make_scorers(problem, cells, retrain)
+    return Reference(problem, steps[0].config["arch"], cells, base, retrain, scorers, _pretrained(steps[0], cache))
 
 
-def _settings(step: Step) -> RunSettings:
-    config = step.config
-    proxy: dict[str, Any] = {name: config[name] for name in ("ridge", "shrinkage", "finalizer") if name in config}
-    if "cap" in config:
-        proxy["cap"] = float(config["cap"])  # "inf" is no number in JSON
-    if "dir_on_test" in config:
-        proxy["dir_on_test"] = DirOnTest(config["dir_on_test"])
-    return RunSettings(
-        preset=config.get("preset", "paper"),
-        proxy=ProxySettings(**proxy),
-        schedule=config.get("schedule_name", "grid"),
-    )
+def _pretrained(step: Step, cache: Cache) -> State | None:
+    """The weights that a network's body starts from, if they are not drawn."""
+    if (place := step.hints.get("initial")) is None:
+        return None
+    return cache.get(f"initial/{step.config['initial']}", lambda: load_weights(Path(place)))

@@ -210,11 +210,12 @@ def reference() -> Reference:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["lda-2c", "fresh", "salun"])  # all of the paper's: tests/workflows/test_images.py
+@pytest.mark.parametrize("method", ["lda-2c", "fresh", "salun", "short"])  # the paper's: workflows/test_images.py
 def test_methods_leave_the_base_alone(reference, method):
     before = reference.base.net.state(0)
     record = run_method(method, reference, RunSettings())[0]
-    assert len(record.epochs) == 20 or record.epochs[0].epoch == 0
+    # an epoch of one step has one record, where one of several steps has a record within it too
+    assert len(record.epochs) in (4, 20) or record.epochs[0].epoch == 0
     assert math.isfinite(record.best.scores.kl_f)
     assert record.best.scores.kl_f <= record.epochs[-1].scores.kl_f
     after = reference.base.net.state(0)

@@ -20,6 +20,7 @@ from unlearn_core.recipes import (
     HEAD_UNLEARNING,
     PAPER_SCHEDULE,
     TOWARD_TARGET,
+    ForgetLabels,
     Optimization,
     Pass,
     Phase,
@@ -167,6 +168,9 @@ class Recorder:
     def parameters(self):
         return [[self.weights]]
 
+    def running_statistics(self):
+        return []
+
     def use_batch_statistics(self, yes):
         pass
 
@@ -231,7 +235,7 @@ def test_random_labels_are_other_labels_drawn_once(method):
     shown: list[tuple[list[int], torch.Tensor]] = []
     net.backward = lambda logit_gradient: shown.append((net.batches[-1], logit_gradient[0].argmin(1)))
     phases = RECIPES[method]["paper"].phases
-    recipe = Recipe(phases=phases, random_forget_labels=True)
+    recipe = Recipe(phases=phases, forget_labels=ForgetLabels.OTHER_ONCE)
     train(net, make_inputs()[0], [make_member()], recipe, Optimization(lr=1.0, batch_size=1000))  # pyright: ignore[reportArgumentType]
     labels = make_inputs()[1]
     per_epoch = [dict(zip(rows, given.tolist(), strict=True)) for rows, given in shown]
@@ -244,6 +248,25 @@ def test_random_labels_are_other_labels_drawn_once(method):
         assert all(given == labels[row] for row, given in epoch.items() if row not in FORGET)
 
 
+@pytest.mark.parametrize("method", ["rl-ft", "salun"])
+def test_the_authors_random_labels_are_any_labels_drawn_every_epoch(method):
+    recipe = RECIPES[method]["original"]
+    net = Recorder()
+    shown: list[tuple[list[int], torch.Tensor]] = []
+    net.backward = lambda logit_gradient: shown.append((net.batches[-1], logit_gradient[0].argmin(1)))
+    masks_nothing = Recipe(recipe.phases, recipe.optimization, forget_labels=recipe.forget_labels)
+    train(net, make_inputs()[0], [make_member()], masks_nothing, HEAD_UNLEARNING)  # pyright: ignore[reportArgumentType]
+    labels, forgotten = make_inputs()[1], shown[0::2]
+    assert len(forgotten) == recipe.epochs
+    for rows, _ in forgotten:
+        assert set(rows) == FORGET
+    for rows, given in shown[1::2]:
+        assert torch.equal(given, labels[rows])
+    drawn = torch.stack([given[torch.tensor(rows).argsort()] for rows, given in forgotten])
+    assert len({tuple(epoch.tolist()) for epoch in drawn}) == recipe.epochs, "anew every epoch"
+    assert (drawn == 1).float().mean().item() == pytest.approx(1 / C, abs=0.1), "the true label as often as any other"
+
+
 def test_with_two_classes_random_labels_and_dir_walk_the_forget_side_together():
     """The only other label is what dir's target puts all mass on: same rows, same gradients, same bits."""
     inputs, labels = make_inputs()
@@ -253,12 +276,12 @@ def test_with_two_classes_random_labels_and_dir_walk_the_forget_side_together():
     target = torch.softmax(torch.randn(N, 2, generator=torch.Generator().manual_seed(1)), 1)
     target[forget] = functional.one_hot(1 - binary[forget], 2).float()
     results = []
-    for loss, random_labels, soft in (
-        (CROSS_ENTROPY, True, {}),
-        (TOWARD_TARGET, False, {Toward.TARGET: target}),
+    for loss, labels_drawn, soft in (
+        (CROSS_ENTROPY, ForgetLabels.OTHER_ONCE, {}),
+        (TOWARD_TARGET, ForgetLabels.TRUE, {Toward.TARGET: target}),
     ):
         net = make_net((3,), n_classes=2)
-        recipe = Recipe(phases=(Phase((Pass(Visit.FORGET, loss),), 20),), random_forget_labels=random_labels)
+        recipe = Recipe(phases=(Phase((Pass(Visit.FORGET, loss),), 20),), forget_labels=labels_drawn)
         member = make_member(0, binary, soft)
         train(net, inputs, [member], recipe, HEAD_UNLEARNING)
         results.append(net.parameters()[0][0].clone())
@@ -313,7 +336,7 @@ def test_seconds_leave_out_what_happens_between_epochs(monkeypatch):
             next(ticks)
 
     seconds = train(make_net(), inputs, [Member(0, "base", labels)], training_recipe(Visit.ALL, 3), HEAD_TRAINING, slow)
-    assert calls == [(1, 2), (2, 3), (3, 4)], "the preparation, then one second for each epoch"
+    assert calls == [(1, 1), (2, 2), (3, 3)], "one second from each call to the next"
     assert seconds == 4
 
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tasks.executor import MAX_DEATHS, Finished, State, execute
-from tasks.job import JobResult
+from tasks.executor import MAX_DEATHS, Finished, JobResult, State, execute
 from tasks.ray_backend import place_workers
 from tasks.step import Kind, Step, closure
 

@@ -1,7 +1,7 @@
 """Fast membership inference: a threshold on the true-class confidence, forget rows against held-out rows of their classes.
 
 A score means something only beside the retrain's own: an honest retrain is not at 0.5 where the forget rows are easier or
-harder than the held-out ones.
+harder than the held-out ones. It is one attack and a weak one: a low score shows little, a high one shows leakage.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ class Attack:
     auc: float
     """Probability that a forget row is more confident than a held-out one; ties count half."""
     balanced_accuracy: float
-    """Of the best threshold, chosen with knowledge of the answer: an upper bound for threshold attacks."""
+    """Of the best threshold above which rows count as members, chosen with knowledge of the answer.
+
+    One-sided: rows that were pushed too far, and stand out by a low confidence, count as safe.
+    """
 
 
 def threshold_attack(forget_confidence: Array, heldout_confidence: Array) -> Attack:

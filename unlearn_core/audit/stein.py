@@ -1,7 +1,7 @@
 """How many queries an attacker needs to tell the unlearned model from a retrained one.  [app:stein]
 
-The bound is for an attacker who sees *predicted labels drawn from the model's posterior*; one who reads the probabilities
-themselves may need fewer.
+The bound is for an attacker who sees *predicted labels drawn from the model's posterior, at points drawn at random*. One who
+picks the points of greatest divergence, or reads the probabilities themselves, may need fewer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ UNBOUNDED = 2**63 - 1
 
 
 def min_queries(kl: float, alpha: float = 1e-3) -> int:
-    """N(alpha) = ceil((1 - 2 alpha) ln((1 - alpha) / alpha) / KL): fewer queries cannot reach equal error rates alpha.
+    """N(alpha) = ceil((1 - 2 alpha) ln((1 - alpha) / alpha) / KL): fewer random queries do not reach error rates alpha.
 
     ``UNBOUNDED`` for KL = 0, where no number of queries is enough; 0 for an infinite KL, where the bound says nothing.
     """

@@ -46,6 +46,9 @@ class AutogradStack(ABC):
     def parameters(self) -> list[list[torch.Tensor]]:
         return [[parameter for parameter in self._net.parameters() if parameter.requires_grad]]
 
+    def running_statistics(self) -> list[torch.Tensor]:
+        return [buffer for buffer in self._net.buffers() if buffer.is_floating_point()]
+
     def use_batch_statistics(self, yes: bool) -> None:
         self._net.train(yes)
 

@@ -89,6 +89,9 @@ class HeadStack:
             members.append([tensor])
         return members
 
+    def running_statistics(self) -> list[torch.Tensor]:
+        return []
+
     def use_batch_statistics(self, yes: bool) -> None:
         pass
 

@@ -27,6 +27,10 @@ class NetworkStack(Protocol):
         """For each member its tensors, each with a ``grad`` of the same shape that ``backward`` overwrites."""
         ...
 
+    def running_statistics(self) -> Sequence[torch.Tensor]:
+        """What training moves beside the parameters: the running statistics of batch normalisation."""
+        ...
+
     def use_batch_statistics(self, yes: bool) -> None:
         """Whether ``forward`` normalises by its batch and moves the running statistics; networks without any ignore it."""
         ...

@@ -1,0 +1,32 @@
+"""``short``: a retrain cut short. No teacher, no forgotten rows: plain training on D_r, ended early, its weights averaged.
+
+It is what a sceptical user would do instead of unlearning, and stands in every comparison: at each cost, is anything
+closer to the retrain than a retrain of that cost? It starts from a draw of its own (for ResNet-18, from the pretrained
+weights that the base started from, with a classifier of its own), at three times the retrain's learning rate.
+
+``short-warm`` starts from shrunken base weights mixed with fresh ones (Ash and Adams, 2020): close on scattered rows, not on
+a group, which the shrunken weights remember.
+"""
+
+from dataclasses import replace
+
+from unlearn_core.recipes import CROSS_ENTROPY, Pass, Phase, Recipe, Start, Visit
+
+SHORT = Recipe(
+    phases=(Phase(passes=(Pass(Visit.RETAIN, CROSS_ENTROPY),), epochs=5),),
+    start=Start.FRESH,
+    rate=3.0,
+    # the mean of the weights then lies at three quarters of the way, as that of the second half of the steps does
+    averaging=2.0,
+    record_at=(0.25, 0.5, 1.0, 2.0, 3.0, 5.0),
+    batch_statistics=True,
+)
+
+WARM = replace(
+    SHORT,
+    phases=(replace(SHORT.phases[0], epochs=2),),
+    base_share=0.4,
+    last_rate=0.1,
+    averaging=None,
+    record_at=(0.25, 0.5, 1.0, 2.0),
+)
