@@ -164,8 +164,8 @@ def _stein(stein: Mapping[str, Json]) -> list[Html]:
     limits = ", ".join(f"{_number(below[rate])} (error {rate.removeprefix('at_')})" for rate in rates)
     said = (
         "Queries needed at least to tell the unlearned model from a retrained one that is so far away, for an attacker who "
-        f"sees {stein['seen_by_attacker']}. The {stein['n_forget']} forgotten records are too few for that below a KL of "
-        f"{limits}."
+        f"draws records at random and sees {stein['seen_by_attacker']}; one who picks them may need fewer. As many draws as "
+        f"the {stein['n_forget']} forgotten records are too few for that below a KL of {limits}."
     )
     return [tag("p", said), _table(["KL", *(f"error {rate.removeprefix('at_')}" for rate in rates)], rows)]
 

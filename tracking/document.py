@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tracking.figures.style import FigureFile
+from tracking.summary import headline
 from tracking.tables.exports import markdown
 from tracking.tables.table import Table
 from tracking.tree import Tree, write_atomically
@@ -22,18 +23,26 @@ def write_document(
     figures: Sequence[FigureFile],
     notes: str = "",
 ) -> Path:
-    """Summary, how it was made, figures, tables; figures are linked below ``figures/``."""
-    overview = [table for table in tables if not table.name.startswith("benchmark_")]
+    """The front, the summary, how it was made, figures, tables; figures are linked below ``figures/``."""
+    first = [table for table in tables if table.name == "front_summary"]
     benchmarks = [table for table in tables if table.name.startswith("benchmark_")]
+    overview = [table for table in tables if table not in first and table not in benchmarks]
+    front_figure = next((figure for figure in figures if figure.name.startswith("front_")), None)
     parts = ["# Results", "", "Made by `unlearn report` from a results tree; not written by hand.", ""]
-    parts += [f"- {sentence}" for sentence in sentences]
+    told = headline(tree)
+    parts += [f"{sentence}\n" for sentence in told]
+    if front_figure:
+        parts += [*_linked(front_figure), ""]
+    parts += [markdown(table) for table in first]
+    parts += [f"- {sentence}" for sentence in sentences if sentence not in told]
     if notes:
         parts += ["", notes.strip()]
     if tree.problems:
         parts += ["", "## What is wrong with the tree", "", *(f"- `{problem}`" for problem in tree.problems)]
     parts += ["", "## Figures"]
     for figure in figures:
-        parts += ["", f"### {figure.title}", "", f"![{figure.title}](figures/{figure.svg.name})", "", figure.caption]
+        if figure is not front_figure:
+            parts += ["", f"### {figure.title}", "", *_linked(figure)]
     parts += ["", "## Tables"]
     for table in overview:
         parts += ["", *_folded(table)]
@@ -42,6 +51,10 @@ def write_document(
         parts += ["", *(_folded(table) if i >= SHOWN_OPEN else [markdown(table)])]
     write_atomically(path, "\n".join(parts).rstrip() + "\n")
     return path
+
+
+def _linked(figure: FigureFile) -> list[str]:
+    return [f"![{figure.title}](figures/{figure.svg.name})", "", figure.caption]
 
 
 def _folded(table: Table) -> list[str]:

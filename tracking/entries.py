@@ -50,6 +50,10 @@ STEIN: Fields = {f"n_{where}_at_{alpha:g}": int | None for alpha in ALPHAS for w
 WITH_ETA: Fields = {"eta_max": Finite, "admissible": bool}
 WITHOUT_ETA: Fields = {"eta_max": None, "admissible": None}
 """What a target must say of eta: the closed forms have none, and every other proxy has one."""
+LATER: tuple[str, ...] = ("cost", "preparation")
+"""Fields of a method's row that older trees lack."""
+WHOLE: tuple[str, ...] = ("rte", *LATER)
+"""What is said of a method as a whole, not of one of its epochs."""
 
 
 def gaussian_proxies() -> tuple[str, ...]:
@@ -133,12 +137,13 @@ def _reference_check() -> SchemaValidator:
 @cache
 def _method_check(proxy: bool, closed_form: bool) -> SchemaValidator:
     """For a baseline, a proxy with eta, or a closed form."""
-    row = {name: _schema(kind) for name, kind in METHOD.items() if name != "target"}
+    row = {name: _schema(kind) for name, kind in METHOD.items() if name not in ("target", *LATER)}
     row["best"] = _object({**EPOCH, "rte": METHOD["rte"]})
     row["epochs"]["min_length"] = 1
     if proxy:
         row["target"] = _object({**TARGET, **(WITHOUT_ETA if closed_form else WITH_ETA)})
-    return _validator(_object(row, stein=_object(STEIN)))
+    later = {name: _schema(METHOD[name]) for name in LATER}
+    return _validator(_object(row, stein=_object(STEIN), **later))
 
 
 def _validator(schema: CoreSchema) -> SchemaValidator:
@@ -148,7 +153,7 @@ def _validator(schema: CoreSchema) -> SchemaValidator:
 
 
 def _object(required: Fields, **optional: CoreSchema) -> CoreSchema:
-    """An object with these fields; others are let through. ``stein`` is optional: trees of the first version lack it."""
+    """An object with these fields; others are let through. Optional is what trees of older versions lack."""
     from pydantic_core import core_schema as core
 
     fields = {name: core.typed_dict_field(_schema(kind)) for name, kind in required.items()}
@@ -202,22 +207,23 @@ def spread(values: Iterable[float | None]) -> Spread | None:
 
 
 def number(entry: Entry, row: str, block: str, name: str) -> float | None:
-    """A number of an entry that has this row; ``block`` is best, last or target.
+    """A number of an entry that has this row; ``block`` is last (the last epoch), best (the oracle's) or target.
 
-    References have no epochs: their own numbers stand for ``best``, and nothing for the others.
+    References have no epochs: their own numbers stand for both. What they cost is what the paper's RTE says.
     """
     record = entry[row]
     if row not in REFERENCES:
-        return record.get(block, {}).get(name)
+        return (record if name in WHOLE else record.get(block, {})).get(name)
     # the base's own training time is nobody's cost of unlearning
-    return record.get(name) if block == "best" and (row, name) != ("base", "rte") else None
+    if block == "target" or (row == "base" and name in WHOLE):
+        return None
+    return record.get("rte" if name == "cost" else name)
 
 
 def stein_of(entry: Entry, row: str) -> Mapping[str, Any]:
-    """How many queries an attacker needs, as recorded; trees of the first version lack it, but it follows from KL."""
-    recorded = entry[row].get("stein")
-    scores = {name: number(entry, row, "best", name) for name in ("kl_t", "kl_f")}
-    return stein_block(scores, entry["n_forget"]) if recorded is None else recorded
+    """How many queries an attacker needs, from the last epoch's KL; what trees have recorded is the oracle's epoch's."""
+    scores = {name: number(entry, row, "last", name) for name in ("kl_t", "kl_f")}
+    return stein_block(scores, entry["n_forget"])
 
 
 def unlearned_nothing(entry: Entry, row: str) -> bool:
@@ -242,7 +248,7 @@ CLOCK_TOLERANCE = 0.25
 
 def floor_over_retrain(entries: Sequence[Entry]) -> float | None:
     """How long the floor took, if all of these seeds say so."""
-    return mean_over_seeds(entries, "floor", "best", "rte")
+    return mean_over_seeds(entries, "floor", "last", "rte")
 
 
 def clock_is_steady(entries: Sequence[Entry]) -> bool:

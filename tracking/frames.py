@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from tracking.entries import BOUND, EPOCH, REFERENCES, STEIN, TARGET, Entry, Fields, stein_of
+from tracking.entries import BOUND, EPOCH, LATER, REFERENCES, STEIN, TARGET, Entry, Fields, stein_of
 from tracking.tree import Tree, TreeVariant
 from unlearn_core import methods
 from unlearn_core.records import Finite
@@ -52,6 +52,8 @@ ROWS: Schema = {
     "n_retain": pl.Int64,
     "seconds": pl.Float64,
     "rte": pl.Float64,
+    "cost": pl.Float64,
+    "preparation": pl.Float64,
     **{f"{block}_{name}": kind for block, schema in BLOCKS.items() for name, kind in schema.items()},
 }
 EPOCHS: Schema = {**OWNER, **_columns(EPOCH)}
@@ -61,8 +63,9 @@ EPOCHS: Schema = {**OWNER, **_columns(EPOCH)}
 class Frames:
     """``rows``: one per variant, seed and row (references and methods). ``epochs``: one per epoch of a method.
 
-    A reference has no epochs: its own scores are its ``best_``. ``complete`` is false for all rows of a variant about
-    which the tree has a problem to report. Null: infinite, undefined, or not there for this kind of row.
+    ``best_`` is the oracle's epoch, which has the least KL_f. A reference has no epochs: its own scores are its ``best_``.
+    ``stein_`` is from the last epoch's KL. ``complete`` is false for all rows of a variant about which the tree has a
+    problem to report. Null: infinite, undefined, or not there for this kind of row or in a tree of this age.
     """
 
     rows: pl.DataFrame
@@ -94,7 +97,7 @@ def _rows(tree: Tree) -> Iterator[list[Any]]:
         numbers = [blocks[block].get(field) for block, schema in BLOCKS.items() for field in schema]
         kind = "reference" if reference else str(methods.find(name).family)
         counts = [entry["n_forget"], entry["n_retain"], row["seconds"], row["rte"]]
-        yield [*owner, kind, variant.complete, *counts, *numbers]
+        yield [*owner, kind, variant.complete, *counts, *(row.get(field) for field in LATER), *numbers]
 
 
 def _epochs(tree: Tree) -> Iterator[list[Any]]:

@@ -40,7 +40,7 @@ _TYPESET: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ..
     (re.compile(r"\beta_max\b"), "\N{GREEK SMALL LETTER ETA}<sub>max</sub>"),
     (re.compile(r"\|\|"), "\N{DOUBLE VERTICAL LINE}"),
     (re.compile(r"&lt;="), "\N{LESS-THAN OR EQUAL TO}"),
-    (re.compile(r"\bx floor\b"), "\N{MULTIPLICATION SIGN} floor"),
+    (re.compile(r"\bx (floor|short)\b"), "\N{MULTIPLICATION SIGN} \\1"),
     (re.compile(r"(?<=\d) %"), "\N{NARROW NO-BREAK SPACE}%"),
 )
 

@@ -26,7 +26,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, LifecycleStage, Metric, Param, Run
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
-from tracking.entries import COUNTS, REFERENCES, TARGET
+from tracking.entries import COUNTS, REFERENCES, TARGET, WHOLE
 from tracking.tracked import TrackedCell, TrackerReport
 from tracking.tree import flat
 from unlearn_core.errors import BadInput
@@ -63,6 +63,7 @@ class MlflowTracker:
         self._written = self._already_there = self._replaced = 0
         self._variants: dict[str, str] = {}  # variant -> run id
         self._rows: defaultdict[RowId, list[_Row]] = defaultdict(list)
+        self._trials: dict[str, Run] = {}  # by trial_id
         self._grid: str | None = None
         with self._timed(), quiet_migration():
             _create_database(tracking_uri)
@@ -79,6 +80,23 @@ class MlflowTracker:
             parent = self._variant_run(cell.variant)
             for name, row in rows.items():
                 self._log_row(cell, name, row, parent)
+
+    def log_trial(self, name: str, trial_id: str, params: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
+        """Write a trial of a tuning, unless it is there; what an interrupted call left is replaced."""
+        with self._timed():
+            if (known := self._trials.get(trial_id)) is not None:
+                if known.info.status == FINISHED:
+                    return
+                self._client.delete_run(known.info.run_id)
+            run = self._client.create_run(
+                self._experiment_id, tags={"kind": "trial", "trial_id": trial_id}, run_name=name
+            )
+            self._client.log_batch(
+                run.info.run_id,
+                metrics=[Metric(metric, value, 0, 0) for metric, value in metrics.items()],
+                params=[Param(param, str(value)) for param, value in params.items()],
+            )
+            self._client.set_terminated(run.info.run_id)
 
     def log_artifact(self, path: Path) -> None:
         """Attach a file to the run of the grid itself."""
@@ -115,6 +133,8 @@ class MlflowTracker:
                     self._grid = self._finished(run)
                 case "variant":
                     self._variants[_variant_of(tags)] = self._finished(run)
+                case "trial":
+                    self._trials[tags["trial_id"]] = run
                 case "reference" | "method":
                     known = self._rows[_variant_of(tags), tags["seed"], tags["method"]]
                     finished = run.info.status == FINISHED
@@ -232,15 +252,18 @@ def _params(cell: TrackedCell, row: Mapping[str, Any]) -> list[Param]:
 
 
 def _metrics(row: Mapping[str, Any]) -> list[Metric]:
-    """The history with step = epoch; then one number each for the best and last epoch, the cost and the target.
+    """The history; then one number each for the best and last epoch, the cost and the target.
 
-    A metric's timestamp is the method's own clock, so that the same cell always gives the same metrics.
+    A metric's timestamp is the method's own clock, so that the same cell always gives the same metrics. Its step is the
+    epoch. MLflow knows whole steps only: if records lie within epochs, it is the record's place, and the epoch a metric.
     """
+    epochs = row.get("epochs", ())
+    whole = all(float(epoch["epoch"]).is_integer() for epoch in epochs)
     metrics = [
-        Metric(name, value, _milliseconds(epoch["seconds"]), epoch["epoch"])
-        for epoch in row.get("epochs", ())
+        Metric(name, value, _milliseconds(epoch["seconds"]), int(epoch["epoch"]) if whole else place)
+        for place, epoch in enumerate(epochs, start=1)
         for name, value in _numbers(epoch).items()
-        if name != "epoch"
+        if not (whole and name == "epoch")
     ]
     return metrics + [Metric(name, value, 0, 0) for name, value in _summary(row).items()]
 
@@ -251,9 +274,9 @@ def _summary(row: Mapping[str, Any]) -> dict[str, float]:
     best = {name: value for name, value in _numbers(row["best"]).items() if name != "rte"}
     target = {name: value for name, value in row.get("target", {}).items() if name not in TARGET_PARAMS}
     numbers = {
-        "rte": row["rte"],
+        **{name: row.get(name) for name in WHOLE},
         "total_seconds": row["seconds"],
-        "last_kl_t": row["last"]["kl_t"],
+        **{f"last_{name}": row["last"][name] for name in ("kl_t", "kl_f")},
         **{f"best_{name}": value for name, value in best.items()},
         **{f"target_{name}": value for name, value in target.items()},
         **{f"target_bound_{name}": value for name, value in (target.get("bound") or {}).items()},

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tracking.claims import Claim, Verdict
+from tracking.claims import Claim, Kind, Verdict, can_fail, identities
 from tracking.claims.judging import unlearning
 from tracking.entries import CLOCK_TOLERANCE, clock_is_steady, mean_over_seeds, ratio
+from tracking.front import BUDGETS, KL_F, KL_T, SHORT, Place, percent, places
 from tracking.tables.distillation import idle_everywhere
 from tracking.tables.table import counted, listed, two_digits, whole
 from tracking.tree import Tree, TreeVariant
 from unlearn_core import methods
 from unlearn_core.grid import ARCHITECTURES, Scenario
 
-KL_F, KL_T = "kl_f", "kl_t"
+HEADLINE = 0.01
+"""The share of a retrain's cost that the first sentence is about."""
+NAMED = 3
+"""Methods that it names."""
+ROWS: Mapping[str, tuple[str, str]] = {KL_F: ("forgotten rows", "KL_f"), KL_T: ("test set", "KL_t")}
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ def closest(variant: TreeVariant, rivals: Iterable[str], measure: str) -> Closes
         name: kl
         for name in rivals
         if variant.has(name) and not idle_everywhere(variant, name)
-        if (kl := mean_over_seeds(variant.entries, name, "best", measure)) is not None
+        if (kl := mean_over_seeds(variant.entries, name, "last", measure)) is not None
     }
     if not means:
         return None
@@ -51,22 +56,65 @@ def closest(variant: TreeVariant, rivals: Iterable[str], measure: str) -> Closes
 def over_floor(variant: TreeVariant) -> float | None:
     """KL_f of the closest proxy over the floor's."""
     proxy = closest(variant, methods.proxies(), KL_F)
-    return ratio(proxy.kl if proxy else None, mean_over_seeds(variant.entries, "floor", "best", KL_F))
+    return ratio(proxy.kl if proxy else None, mean_over_seeds(variant.entries, "floor", "last", KL_F))
+
+
+def headline(tree: Tree) -> tuple[str, ...]:
+    """Who is closest at 1 % of a retrain's cost (the next cost at which anyone is there), and beside ``short``."""
+    found = [place for v in tree.variants for place in places(v)]
+    budget = next((b for b in BUDGETS if b >= HEADLINE and any(p.method for p in found if p.budget == b)), None)
+    if budget is None:
+        return (f"No method is done at {percent(BUDGETS[-1])} of a retrain's cost or below.",) if found else ()
+    there = {measure: [p for p in found if (p.budget, p.measure) == (budget, measure)] for measure in ROWS}
+    winners = "; ".join(f"on the {rows} ({kl}) {_winners(there[measure])}" for measure, (rows, kl) in ROWS.items())
+    first = f"Closest at {percent(budget)} of a retrain's cost: {winners}."
+    beside = [said for measure, rows in ROWS.items() if (said := _beside_short(there[measure], *rows))]
+    if not beside:
+        return first, f"Nothing can be compared with {SHORT}, a retrain cut short: it has no record at that cost."
+    return first, f"That is closer than a retrain simply cut short at the same cost ({SHORT}) {listed(beside)}."
+
+
+def _winners(found: Sequence[Place]) -> str:
+    names = Counter(place.method for place in found if place.method).most_common()
+    if not names:
+        return "nobody"
+    if not names[1:] and names[0][1] == len(found):
+        return names[0][0] + (" in every variant" if found[1:] else "")
+    said = [f"{name} in {count}" for name, count in names[:NAMED]]
+    said += [f"others in {rest}"] if (rest := sum(count for _, count in names[NAMED:])) else []
+    return f"{listed(said)} of {counted(len(found), 'variant')}"
+
+
+def _beside_short(found: Sequence[Place], rows: str, kl: str) -> str:
+    ratios = [place.ratio for place in found if place.ratio is not None]
+    if not ratios:
+        return ""
+    below = sum(share < 1 for share in ratios)
+    middle = f"{median(ratios):.2g} times its {kl}" + (" in the median" if ratios[1:] else "")
+    return f"in {below} of {counted(len(ratios), 'variant')} on the {rows} ({middle})"
 
 
 def summary(tree: Tree, claims: Sequence[Claim]) -> tuple[str, ...]:
-    """How much there is, who comes closest, how far from a second retrain, at what cost, and what of the paper holds."""
+    """Who is closest at a small cost; how much there is, who comes closest at all, how far from a second retrain, at what
+    cost; which claims hold."""
     measured = (
         (
-            _closest_on(tree, "On KL_f", KL_F),
-            _closest_on(tree, "On KL_t, at the epoch of the least KL_f", KL_T),
+            _closest_on(tree, "At the last epoch, whatever it costs, on KL_f", KL_F),
+            _closest_on(tree, "On KL_t", KL_T),
             _floor(tree),
             _run_time(tree),
         )
         if tree.variants
         else ()
     )
-    sentences = (_extent(tree), _gaps(tree), *measured, _verdicts(claims), _problems(tree))
+    sentences = (
+        *headline(tree),
+        _extent(tree),
+        _gaps(tree),
+        *measured,
+        *_verdicts(claims),
+        _problems(tree),
+    )
     return tuple(sentence for sentence in sentences if sentence)
 
 
@@ -133,9 +181,9 @@ def _floor(tree: Tree) -> str:
     medians = listed([f"{two_digits(median(times))} for {s}" for s, times in by_scenario.items() if times])
     below = sum(times < 1 for _, times in found)
     return (
-        f"KL_f of the closest proxy over the floor's: {medians} (median over variants); below 1 in {below} of "
-        f"{counted(len(found), 'variant')}. The floor, a second retrain from other initial weights, tells how far two "
-        "retrains lie apart; it is not a lower bound."
+        f"KL_f of the closest proxy at its last epoch over the floor's: {medians} (median over variants); below 1 in "
+        f"{below} of {counted(len(found), 'variant')}. The floor, a second retrain from other initial weights, tells how "
+        "far two retrains lie apart; it is not a lower bound."
     )
 
 
@@ -150,8 +198,8 @@ def _run_time(tree: Tree) -> str:
     proxies, fine_tuning = [time for ours, _ in timed for time in ours], [ft for _, ft in timed]
     unsteady = len(tree.variants) - len(steady)
     return (
-        f"Of the retrain's run time, the proxies that unlearn take {whole(median(proxies))} %{_range(proxies)} and ft "
-        f"{whole(median(fine_tuning))} %{_range(fine_tuning)}, in {len(timed)} of "
+        f"Of the retrain's run time (the paper's RTE), the proxies that unlearn take {whole(median(proxies))} %"
+        f"{_range(proxies)} and ft {whole(median(fine_tuning))} %{_range(fine_tuning)}, in {len(timed)} of "
         f"{counted(len(tree.variants), 'variant')}"
         + (f"; in {unsteady} the floor does not {within}." if unsteady else ".")
     )
@@ -163,7 +211,7 @@ def _proxy_times(variant: TreeVariant) -> list[float]:
 
 
 def _percent(variant: TreeVariant, method: str) -> float | None:
-    share = mean_over_seeds(variant.entries, method, "best", "rte")
+    share = mean_over_seeds(variant.entries, method, "last", "rte")
     return None if share is None else 100 * share
 
 
@@ -173,15 +221,21 @@ def _range(values: Sequence[float]) -> str:
     return f" (median; {two_digits(min(values))} to {two_digits(max(values))})"
 
 
-def _verdicts(claims: Sequence[Claim]) -> str:
-    if not claims:
-        return ""
-    counts = Counter(claim.verdict for claim in claims)
-    return (
-        f"Of {counted(len(claims), 'claim')} of the paper, {counted(counts[Verdict.HOLDS], 'holds', 'hold')} on these "
-        f"results, {counted(counts[Verdict.FAILS], 'does not hold', 'do not hold')} and {counts[Verdict.OPEN]} cannot be "
-        "judged."
-    )
+def _verdicts(claims: Sequence[Claim]) -> Iterator[str]:
+    """Identities are not counted among what holds: they could not have failed."""
+    for kind, owner in ((Kind.OWN, "this project"), (Kind.PAPER, "the paper")):
+        judged = Counter(claim.verdict for claim in can_fail(claims) if claim.kind is kind)
+        if judged:
+            holding = counted(judged[Verdict.HOLDS], "holds", "hold")
+            failing = counted(judged[Verdict.FAILS], "does not hold", "do not hold")
+            yield (
+                f"Of {counted(judged.total(), 'claim')} of {owner}, {holding} on these results, {failing} and "
+                f"{judged[Verdict.OPEN]} cannot be judged."
+            )
+    if checked := identities(claims):
+        violated = [claim.name for claim in checked if claim.verdict is Verdict.FAILS]
+        outcome = f"violated: {listed(violated)}" if violated else "no violation"
+        yield f"Checked identities, true by algebra: {len(checked)}; {outcome}."
 
 
 def _problems(tree: Tree) -> str:

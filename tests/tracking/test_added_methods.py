@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import pytest
 
-from tracking.claims import PAPER_CLAIMS, judge
+from tracking.claims import judge_all
 from tracking.figures import write_figures
 from tracking.figures.style import LOOKS, look_of
 from tracking.frames import frames
@@ -52,7 +52,7 @@ def test_they_are_in_tables_figures_frames_page_and_summary(tree, tmp_path):
     assert tree.problems == ()
     names = {line.name for line in ADDED}
     assert names < set(tree.variants[0].methods)
-    claims = judge(tree, PAPER_CLAIMS)
+    claims = judge_all(tree)
     tables = {table.name: table for table in report_tables(tree, claims)}
     for kind, wanted in {
         "benchmark_cifar10_r50_mlp1_class_0": names,

@@ -10,14 +10,14 @@ from scipy import stats
 
 from tracking.tables.beyond import auto_beside_the_oracle, beyond_the_paper, chosen_by_auto
 
-KL_T, KL_F, OVER_FLOOR, LAST, TARGET, RTE, WINS, P = range(8)
+KL_T, KL_F, OVER_FLOOR, ORACLE, TARGET, COST, PREPARATION, RTE, WINS, P = range(10)
 
 
 def proxy(made, name, kl_f, before, after, eta=1.0, rte=0.05):
     taught = replace(
         made.target(eta, kl_f=kl_f / 2), kl_net_proxy_before=before, kl_net_proxy_after=after, admissible=eta > 0
     )
-    return made.method(name, kl_f=kl_f, rte=rte, taught=taught)
+    return made.method(name, kl_f=0.9 * kl_f, last={"kl_f": kl_f}, rte=rte, taught=taught, preparation=0.3)
 
 
 def seeds(made, probe_loss=0.2, lda_2c_loss=0.1):
@@ -49,7 +49,7 @@ def test_fresh_has_a_row_where_it_was_run_and_auto_may_take_it(made):
     assert table is not None
     fresh = rows(table)["fresh"]
     assert fresh.cells[KL_F].value == pytest.approx(0.02)
-    assert fresh.cells[LAST].value == pytest.approx(entries[0]["fresh"]["last"]["kl_f"])
+    assert fresh.cells[ORACLE].value == pytest.approx(entries[0]["fresh"]["best"]["kl_f"])
     assert rows(table)["auto"].cells == fresh.cells
 
 
@@ -68,7 +68,7 @@ def test_numbers_wins_and_the_paired_test(made):
     assert probe[KL_F].std == pytest.approx(0.025)
     assert probe[OVER_FLOOR].value == pytest.approx(0.75)
     assert probe[TARGET].value == pytest.approx(0.0375)
-    assert probe[RTE].value == pytest.approx(5.0)
+    assert [probe[i].value for i in (COST, PREPARATION, RTE)] == pytest.approx([5.0, 30.0, 5.0])
     assert probe[WINS].text == "2/2"
     assert probe[P].value == pytest.approx(0.0, abs=1e-9), "a tenth in both seeds: no spread at all"
     assert table["lda-2c"].cells[WINS].text == "--", "against itself"

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tracking.claims import PAPER_CLAIMS, Verdict, claims_table, judge
+from tracking.claims import IDENTITIES, PAPER_CLAIMS, Verdict, claims_table, identities_table, judge, judge_all
+from tracking.claims.front import front_claims
 from tracking.claims.judging import EVERY, MOST, Case, ClaimRule
 from tracking.paper import read_paper
 
@@ -122,11 +123,11 @@ SCENARIO = {"naive-fail-on-random": "random"}
 
 
 def verdicts(tree):
-    return {claim.name: claim.verdict for claim in judge(tree, PAPER_CLAIMS)}
+    return {claim.name: claim.verdict for claim in judge_all(tree)}
 
 
 def test_every_claim_has_an_example():
-    assert [rule.name for rule in PAPER_CLAIMS] == list(EXAMPLES)
+    assert [rule.name for rule in (*IDENTITIES, *PAPER_CLAIMS)] == list(EXAMPLES)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -193,9 +194,20 @@ def test_a_share_of_the_cases_decides_and_the_exceptions_are_named(made):
 
 
 def test_the_table_of_claims_has_a_row_for_each(made):
-    table = claims_table(judge(made.tree(made.variant(etas(made))), PAPER_CLAIMS))
-    assert [row.name for row in table.rows] == list(EXAMPLES)
+    claims = judge_all(made.tree(made.variant(etas(made))))
+    table, checked = claims_table(claims), identities_table(claims)
+    assert [row.name for row in (*checked.rows, *table.rows)] == list(EXAMPLES)
     assert {row.name: row.cells[0].text for row in table.rows}["admissible-when-structured"] == "holds"
+
+
+def test_what_is_true_by_algebra_is_said_not_to_be_violated_and_never_to_hold(made):
+    for cell, said in (
+        (bounded(made, tight_bound=0.4, measured=0.4), "no violation"),
+        (bounded(made, tight_bound=0.4, measured=0.41), "violated"),
+        (made.cell(), "nothing to check"),
+    ):
+        rows = {row.name: row.cells[0].text for row in identities_table(judge_all(made.tree(made.variant(cell)))).rows}
+        assert rows["tight-bound"] == said
 
 
 def paper_trees(made: SimpleNamespace):
@@ -271,3 +283,36 @@ def test_a_rule_finds_in_the_printed_tables_what_is_counted_there_by_hand(made, 
     tree = recommendations if rule.name in ON_RECOMMENDATIONS else benchmarks
     (claim,) = judge(distillation if rule.name == "distilled-beats-target" else tree, [rule])
     assert claim.evidence.startswith(claim.in_paper), claim.evidence
+
+
+def raced(made, kl_f=0.1, kl_t=0.1, short=((0.02, 0.5), (0.2, 0.05)), base=2.0, **rows):
+    """A cell in which ft is done at 0.9 % of the retrain's cost; short's records are (cost, KL) on both measures."""
+    ft = made.raced("ft", (0.009, kl_f, kl_t))
+    line = made.raced("short", *((cost, kl, kl) for cost, kl in short))
+    return made.cell(ft=ft, short=line, base=made.reference(kl_f=base), **rows)
+
+
+def test_some_method_is_closer_than_short_at_equal_cost_can_go_either_way(made):
+    """short, on a straight line between (0.1 %, 1) and (10 %, 0.01), is at 0.1 at 1 % of the retrain's cost."""
+    line = ((0.001, 1.0), (0.1, 0.01))
+    for cell, verdict in (
+        (raced(made, 0.09, 0.09, line), "holds"),
+        (raced(made, 0.11, 0.09, line), "does not hold"),
+        (raced(made, 0.09, 0.11, line), "does not hold"),
+        (raced(made, 0.09, 0.09, line, base=0.08), "does not hold"),
+        (raced(made, 0.09, 0.09, ((0.02, 1.0), (0.1, 0.01))), "cannot be judged"),
+        (raced(made, 0.09, 0.09, line, floor=made.reference(rte=2.0)), "cannot be judged"),
+    ):
+        assert verdicts(made.tree(made.variant(cell)))["closer-than-short-subclass-1"] == verdict
+
+
+def test_two_methods_that_are_closer_on_one_measure_each_do_not_make_one_that_is(made):
+    line = ((0.001, 1.0), (0.1, 0.01))
+    cell = raced(made, 0.01, 0.5, line, ga=made.raced("ga", (0.009, 0.5, 0.01)))
+    assert verdicts(made.tree(made.variant(cell)))["closer-than-short-subclass-1"] == "does not hold"
+
+
+def test_trees_without_short_have_no_such_claim(made):
+    assert front_claims(made.tree(made.variant(etas(made)))) == ()
+    names = [rule.name for rule in front_claims(made.tree(made.variant(raced(made), scenario="random")))]
+    assert names == [f"closer-than-short-random-{cost}" for cost in ("0.3", "1", "3", "10")]

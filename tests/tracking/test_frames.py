@@ -46,7 +46,7 @@ def test_one_row_per_variant_seed_and_row_with_the_declared_types(tree):
 
 
 def test_best_last_target_bound_and_queries_of_a_proxy(tree):
-    """KL 0.1 needs 69 queries at alpha = 1e-3 [app:stein]: no more than the 69 forgotten rows, so not enough."""
+    """KL 0.7 at the last epoch needs 0.998 ln 999 / 0.7 queries at alpha = 1e-3 [app:stein]."""
     row = frames(tree).rows.row(by_predicate=_owned("class", 42, "lda"), named=True)
     expected = {
         "n_forget": 69,
@@ -61,8 +61,10 @@ def test_best_last_target_bound_and_queries_of_a_proxy(tree):
         "target_kl_f": None,
         "target_finalizer": "kl",
         "bound_tight_bound": 0.4,
-        "stein_n_f_at_0.001": 69,
+        "stein_n_f_at_0.001": 10,
         "stein_indistinguishable_at_0.001": False,
+        "cost": 0.1,
+        "preparation": 0.0,
     }
     assert {name: row[name] for name in expected} == expected
 
@@ -76,6 +78,23 @@ def test_null_where_a_row_has_no_such_number(tree):
     baseline = rows.row(by_predicate=_owned("class", 0, "ft"), named=True)
     assert (baseline["rte"], baseline["best_kl_f"], baseline["stein_n_f_at_0.001"]) == (0.5, None, None)
     assert rows.filter(method="dir")["target_eta_max"].null_count() == 4
+
+
+def test_a_tree_of_an_older_version_has_no_costs(made, tmp_path):
+    cell = made.cell(ft=made.method("ft"))
+    del cell["ft"]["cost"], cell["ft"]["preparation"]
+    made.write(tmp_path, made.variant(cell))
+    tree = read_tree(tmp_path)
+    assert tree.problems == ()
+    rows = frames(tree).rows.filter(method="ft")
+    assert (rows["rte"].item(), rows["cost"].item(), rows["preparation"].item()) == (0.1, None, None)
+
+
+def test_an_epoch_may_be_a_fraction(made, tmp_path):
+    made.write(tmp_path, made.variant(made.cell(ft=made.raced("ft", (0.01, 0.5, 0.5), (0.02, 0.4, 0.4)))))
+    tree = read_tree(tmp_path)
+    assert tree.problems == ()
+    assert frames(tree).epochs["epoch"].to_list() == [0.25, 0.5]
 
 
 def test_one_row_per_epoch_of_every_method(tree):

@@ -48,7 +48,7 @@ def scores(epoch: int = 0, kl_t: float | None = None) -> Scores:
 def method(name: str, target: TargetRecord | None = None) -> MethodRecord:
     """Twenty epochs of falling KL; KL_t is infinite in the third."""
     epochs = [EpochMetrics(e, 0.25 * e, scores(e, math.inf if e == 3 else None)) for e in range(1, EPOCHS + 1)]
-    return MethodRecord(name, epochs, epochs[-1], epochs[-1], 5.0, 0.5, target)
+    return MethodRecord(name, epochs, epochs[-1], epochs[-1], 5.0, 0.5, 0.6, 0.25, target)
 
 
 def cell(seed: int = 42, step: str = "step", settings: dict[str, Any] = SETTINGS) -> TrackedCell:
@@ -180,12 +180,37 @@ def test_the_history_has_every_finite_epoch(logged):
         assert len(history) == EPOCHS - (name == "kl_t")  # the infinite one
 
 
+def test_records_within_an_epoch_are_steps_by_their_place(uri):
+    """MLflow's steps are integers: a record at half an epoch would fall on another's."""
+    tracked = cell(42)
+    for place, record in enumerate(tracked.entry["ft"]["epochs"], start=1):
+        record["epoch"] = place / 4
+    MlflowTracker(uri, "grid").log_cell(tracked)
+    client = MlflowClient(uri)
+    run = only(client, method="ft", seed="42").info.run_id
+    assert {m.step: m.value for m in client.get_metric_history(run, "epoch")} == {
+        place: place / 4 for place in range(1, EPOCHS + 1)
+    }
+    assert [m.step for m in client.get_metric_history(run, "kl_f")] == list(range(1, EPOCHS + 1))
+
+
+def test_trees_of_older_versions_have_no_cost_to_log(uri):
+    tracked = cell(42)
+    del tracked.entry["ft"]["cost"], tracked.entry["ft"]["preparation"]
+    MlflowTracker(uri, "grid").log_cell(tracked)
+    metrics = only(MlflowClient(uri), method="ft", seed="42").data.metrics
+    assert "rte" in metrics
+    assert not {"cost", "preparation"} & metrics.keys()
+
+
 def test_best_last_cost_and_target_are_single_numbers(logged):
     run = only(logged, method="lda-2c", seed="42")
     metrics, entry = run.data.metrics, cell(42).entry["lda-2c"]
     assert metrics["best_epoch"] == EPOCHS
     assert metrics["best_kl_t"] == metrics["last_kl_t"] == entry["last"]["kl_t"]
+    assert metrics["last_kl_f"] == entry["last"]["kl_f"]
     assert (metrics["rte"], metrics["total_seconds"]) == (0.5, 5.0)
+    assert (metrics["cost"], metrics["preparation"]) == (0.6, 0.25)
     assert (metrics["target_eta_max"], metrics["target_kl_net_proxy_before"]) == (0.75, 0.4)
     assert metrics["target_kl_f"] == entry["target"]["kl_f"]
     assert metrics["target_bound_total"] == 0.04

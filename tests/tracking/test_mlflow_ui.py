@@ -45,7 +45,7 @@ def cell(seed: int) -> TrackedCell:
     rows: dict[str, Any] = {
         **{name: reference_entry(ReferenceRecord(scores(0), 10.0), 10.0) for name in ("base", "retrain", "floor")},
         **{
-            name: method_entry(MethodRecord(name, epochs, epochs[-1], epochs[-1], 5.0, 0.5))
+            name: method_entry(MethodRecord(name, epochs, epochs[-1], epochs[-1], 5.0, 0.5, 0.6, 0.25))
             for name in ("lda-2c", "ft", "scrub")
         },
     }

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-from tracking.claims import PAPER_CLAIMS, Claim, Verdict, judge
+from tracking.claims import Claim, Kind, Verdict, judge_all
 from tracking.figures.heatmap import write_heat_map
 from tracking.figures.style import FigureFile
 from tracking.html import Html, tag, typeset
@@ -94,7 +94,7 @@ def figure(directory: Path, name: str = "figure", caption: str = "A caption", sv
 
 
 def written(path: Path, tree: Tree, figures=(), claims=None, made_by=None, notes: str = "") -> Path:
-    claims = judge(tree, PAPER_CLAIMS) if claims is None else claims
+    claims = judge_all(tree) if claims is None else claims
     return write_page(path, tree, report_tables(tree, claims), figures, claims, made_by or MADE_BY, notes)
 
 
@@ -116,16 +116,20 @@ def texts(row: Row) -> list[str]:
 def test_every_row_of_every_table_is_on_the_page(made, tmp_path):
     """Also where a family has one variant only, so that its tables are named after that."""
     tree = made.tree(*some_variants(made), made.variant(made.cell(**made.every_method()), arch="linear"))
-    claims = judge(tree, PAPER_CLAIMS)
+    claims = judge_all(tree)
     tables = report_tables(tree, claims)
     shown = Counter(tuple(row) for row in read(written(tmp_path / "page.html", tree)).rows)
-    wanted = Counter(tuple(texts(row)) for table in tables if table.name != "claims" for row in table.rows)
+    wanted = Counter(
+        tuple(texts(row)) for table in tables if table.name not in ("claims", "identities") for row in table.rows
+    )
     assert sum(wanted.values()) > 200
     assert {row: count for row, count in wanted.items() if shown[row] < count} == {}
     names = [
-        table.name for table in tables if table.name.startswith(("benchmark", "queries", "bounds", "distillation"))
+        table.name
+        for table in tables
+        if table.name.startswith(("front_cifar10", "benchmark", "queries", "bounds", "distillation"))
     ]
-    assert len(names) == 5 + 3 * 2
+    assert len(names) == 5 + 4 * 2
     parts = [part.name for _, own in lay_out(tree, tables).by_variant for part in own]
     assert Counter(parts) == {name: 4 if name.endswith("mlp1") else 1 for name in names}
 
@@ -138,10 +142,10 @@ def test_a_variant_gets_its_own_part_of_a_table_and_its_own_notes(made):
     layout = lay_out(tree, (*report_tables(tree, ()), unknown))
     for (variant, own), mine in zip(layout.by_variant, tree.variants, strict=True):
         assert variant is mine
-        assert [table.title.split(":")[0] for table in own] == ["Benchmark", "Distillation", "Audit", "Audit"]
+        assert [table.title.split(":")[0] for table in own] == ["Front", "Benchmark", "Distillation", "Audit", "Audit"]
         assert {group.name for table in own for group in table.groups} == {""}
         about_it = [any("is incomplete" in note for note in table.notes) for table in own]
-        assert about_it == [not variant.complete] * 4
+        assert about_it == [not variant.complete] * 5
     assert unknown in layout.overview, "what is about no variant is not lost"
     assert not any(table.name.startswith(("benchmark", "bounds", "distillation")) for table in layout.overview)
 
@@ -261,6 +265,32 @@ def test_verdicts_are_told_apart_by_words_and_signs(made, tmp_path):
     assert verdicts == ["✓ holds", "✕ does not hold", "? cannot be judged"]
 
 
+def test_the_front_comes_first_and_the_identities_have_a_list_of_their_own(made, tmp_path):
+    cell = made.cell(
+        ft=made.raced("ft", (0.005, 0.02, 0.02)), short=made.raced("short", (0.002, 1.0, 1.0), (0.02, 0.1, 0.1))
+    )
+    tree = made.tree(made.variant(cell))
+    front = replace(figure(tmp_path, "front_a", "The front"), title="Front")
+    path = written(tmp_path / "page.html", tree, [figure(tmp_path, "heat_map", "The map"), front])
+    seen = read(path)
+    assert [image["alt"] for image in seen.all("img")] == ["The front", "The map"]
+    places = [
+        path.read_text().index(part) for part in ("Closest at 1", 'alt="The front"', "front_summary", 'id="summary"')
+    ]
+    assert places == sorted(places)
+    assert seen.text.count("Closest at 1\N{NARROW NO-BREAK SPACE}% of a retrain's cost") == 1
+    (verdict,) = [row[0] for row in seen.rows if "closer-than-short-subclass-1 " in "".join(row)]
+    assert verdict == "✓ holds"
+    assert "Checked identities" in seen.text
+
+
+def test_an_identity_is_not_said_to_hold(made, tmp_path):
+    claims = [Claim(v.name, "prop:x", "It is so.", "rule", v, "true", "not shown", Kind.IDENTITY) for v in Verdict]
+    seen = read(written(tmp_path / "page.html", made.tree(*some_variants(made)), claims=claims))
+    verdicts = [row[0] for row in seen.rows if "It is so." in "".join(row)]
+    assert verdicts == ["✓ no violation", "✕ violated", "? nothing to check"]
+
+
 def test_how_it_was_computed_is_told_apart_by_what_differs(made):
     def entry(seed, fingerprint, torch):
         made_from = {"fingerprint": fingerprint, "settings": {"ridge": 0.1, "cap": None}, "versions": torch}
@@ -313,7 +343,7 @@ def test_the_page_of_the_whole_grid_is_light_and_twice_the_grid_is_twice_the_wor
     path, calls = tmp_path / "page.html", []
     for archs in (ARCHITECTURES[:2], ARCHITECTURES):
         tree = the_papers_grid(made, archs)
-        claims = judge(tree, PAPER_CLAIMS)
+        claims = judge_all(tree)
         tables = report_tables(tree, claims)
         work = partial(write_page, path, tree, tables, figures, claims, MADE_BY)
         calls.append(count_calls(work))
@@ -456,7 +486,7 @@ def test_jumping_to_a_variant_opens_it(page_file, opened):
 def test_jumping_works_whatever_a_folder_is_called(made, opened, tmp_path):
     tree = made.tree(*(made.variant(made.cell(), dataset=f"a b%20<ü>'{i}\"#") for i in range(4)))
     page = opened(written(tmp_path / "page.html", tree))
-    page.get_by_label("Jump to").select_option(index=8)  # after the prompt, six sections and the first variant
+    page.get_by_label("Jump to").select_option(index=9)  # after the prompt, seven sections and the first variant
     page.wait_for_function("document.querySelectorAll('.variant')[1].open")
     page.get_by_role("link", name="subclass/0").nth(2).click()
     page.wait_for_function("document.querySelectorAll('.variant')[2].open")

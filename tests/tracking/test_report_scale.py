@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tracking.claims import PAPER_CLAIMS, judge
+from tracking.claims import judge_all
 from tracking.frames import frames
 from tracking.tables.exports import write_table
 from tracking.tables.report import report_tables
@@ -31,7 +31,8 @@ def write_grid(made, root, datasets=KEYS, archs=ARCHITECTURES):
             curve = tuple(zip(np.linspace(0, 1, 33).tolist(), rng.random(33).tolist(), strict=True))
             eta = None if name in methods.closed_forms() else rng.random()
             taught = made.target(eta, h_curve=curve)
-        return method_entry(MethodRecord(name, epochs, epochs[0], epochs[-1], rng.random(), rng.random(), taught))
+        seconds, rte, cost, preparation = rng.random(4).tolist()
+        return method_entry(MethodRecord(name, epochs, epochs[0], epochs[-1], seconds, rte, cost, preparation, taught))
 
     for dataset in datasets:
         for arch in archs:
@@ -48,7 +49,7 @@ def write_grid(made, root, datasets=KEYS, archs=ARCHITECTURES):
 def tabulate(root, out):
     """What a report reads and writes, figures and page aside."""
     tree = read_tree(root)
-    tables = report_tables(tree, judge(tree, PAPER_CLAIMS))
+    tables = report_tables(tree, judge_all(tree))
     for table in tables:
         write_table(table, out)
     return tree, frames(tree), tables

@@ -30,7 +30,7 @@ def cell(seed: int, kl_f: float = 0.2) -> dict[str, Any]:
     scores = replace(SCORES, kl_f=kl_f)
     row = reference_entry(ReferenceRecord(scores, seconds=2.0), retrain_seconds=2.0)
     epoch = EpochMetrics(1, 0.5, scores)
-    method = method_entry(MethodRecord("ft", [epoch], epoch, epoch, 0.5, 0.25))
+    method = method_entry(MethodRecord("ft", [epoch], epoch, epoch, 0.5, 0.25, 0.25, 0.0))
     return cell_entry(seed, 5, 95, {"base": row, "retrain": row, "floor": row, "ft": method})
 
 

@@ -25,6 +25,21 @@ class Verdict(StrEnum):
     OPEN = "cannot be judged"
 
 
+class Kind(StrEnum):
+    PAPER = "claim of the paper"
+    OWN = "claim of this project"
+    IDENTITY = "checked identity"
+    """True by algebra: a case against it is a bug, and a case for it is no finding."""
+
+
+CHECKED: Mapping[Verdict, str] = {
+    Verdict.HOLDS: "no violation",
+    Verdict.FAILS: "violated",
+    Verdict.OPEN: "nothing to check",
+}
+"""A verdict on an identity, in words that claim nothing."""
+
+
 @dataclass(frozen=True)
 class Case:
     """One variant (or one proxy of it) in which a claim can be seen to be true or not."""
@@ -59,6 +74,7 @@ class ClaimRule:
     """What a tree must have for it to be judged at all."""
     in_paper: tuple[int, int] | None
     """In how many of how many cases the paper's own printed tables make it true; None if they do not show it."""
+    kind: Kind = Kind.PAPER
 
 
 @dataclass(frozen=True)
@@ -71,6 +87,12 @@ class Claim:
     evidence: str
     in_paper: str
     """The same rule on the paper's own printed numbers: is it the data that differ, or the claim that is wide?"""
+    kind: Kind = Kind.PAPER
+
+    @property
+    def said(self) -> str:
+        """The verdict in words."""
+        return CHECKED[self.verdict] if self.kind is Kind.IDENTITY else str(self.verdict)
 
 
 def judge(tree: Tree, rules: Iterable[ClaimRule]) -> tuple[Claim, ...]:
@@ -78,20 +100,54 @@ def judge(tree: Tree, rules: Iterable[ClaimRule]) -> tuple[Claim, ...]:
     return tuple(_judge_one(tree, rule) for rule in rules)
 
 
+def can_fail(claims: Iterable[Claim]) -> list[Claim]:
+    """The claims proper: those that results may go against."""
+    return [claim for claim in claims if claim.kind is not Kind.IDENTITY]
+
+
+def identities(claims: Iterable[Claim]) -> list[Claim]:
+    """What is true by algebra, and checked all the same."""
+    return [claim for claim in claims if claim.kind is Kind.IDENTITY]
+
+
 def claims_table(claims: Sequence[Claim]) -> Table:
-    columns = ("verdict", "statement", "label", "rule", "evidence", "printed")
-    rows = (
-        Row(c.name, tuple(map(text_cell, (c.verdict, c.statement, c.label, c.rule, c.evidence, c.in_paper))))
-        for c in claims
+    """The claims that can fail, ours and then the paper's."""
+    groups = ((kind, [claim for claim in claims if claim.kind is kind]) for kind in (Kind.OWN, Kind.PAPER))
+    return _table(
+        "claims",
+        "Claims on these results",
+        tuple(Group(_claim_rows(some), f"{kind}") for kind, some in groups if some),
+        "means over seeds, at the paper's epoch (the least KL_f) unless the rule says another; a verdict is about the "
+        "variants in these results, and its rule is ours; printed: the same rule on the numbers that the paper prints",
     )
+
+
+def identities_table(claims: Sequence[Claim]) -> Table:
+    return _table(
+        "identities",
+        "Checked identities",
+        (Group(_claim_rows(identities(claims))),),
+        "true by algebra: that there is no violation says that the code computes what it should, and nothing about a method",
+    )
+
+
+def _table(name: str, title: str, groups: tuple[Group, ...], caption: str) -> Table:
+    columns = ("verdict", "statement", "label", "rule", "evidence", "printed")
     return Table(
-        name="claims",
-        title="The paper's claims on these results",
-        columns=tuple(Column(name, name, prose=True) for name in columns),
-        groups=(Group(tuple(rows)),),
-        caption="means over seeds; a verdict is about the variants in these results, and its rule is ours; "
-        "printed: the same rule on the numbers that the paper prints",
+        name=name,
+        title=title,
+        columns=tuple(Column(column, column, prose=True) for column in columns),
+        groups=groups,
+        caption=caption,
         row_heading="claim",
+        group_heading="claims",
+    )
+
+
+def _claim_rows(claims: Iterable[Claim]) -> tuple[Row, ...]:
+    return tuple(
+        Row(c.name, tuple(map(text_cell, (c.said, c.statement, c.label, c.rule, c.evidence, c.in_paper))))
+        for c in claims
     )
 
 
@@ -105,7 +161,7 @@ def _judge_one(tree: Tree, rule: ClaimRule) -> Claim:
         evidence = _evidence(cases, true)
     how = f"{rule.rule}; to hold, in {SHARES[rule.share]} of the cases"
     printed = "not shown" if rule.in_paper is None else f"true in {rule.in_paper[0]} of {rule.in_paper[1]} cases"
-    return Claim(rule.name, rule.label, rule.statement, how, verdict, evidence, printed)
+    return Claim(rule.name, rule.label, rule.statement, how, verdict, evidence, printed, rule.kind)
 
 
 def _evidence(cases: Sequence[Case], true: Sequence[Case]) -> str:

@@ -1,4 +1,4 @@
-"""What the paper proves and a tree can contradict: a failure here is a bug, in the results or in the proof."""
+"""What is true by algebra, checked on the recorded numbers: a violation is a bug, in the results or in the proof."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tracking.claims.judging import EVERY, Case, Cases, ClaimRule, said
+from tracking.claims.judging import EVERY, Case, Cases, ClaimRule, Kind, said
 from tracking.entries import gaussian_proxies
 from tracking.tree import Tree
 
@@ -62,7 +62,7 @@ def _bulge(curve: Sequence[Sequence[float | None]]) -> float:
     return max([0.0, *above]) / (1 + max((abs(h) for _, h in points), default=0.0))
 
 
-THEORY_CLAIMS: tuple[ClaimRule, ...] = (
+IDENTITIES: tuple[ClaimRule, ...] = (
     ClaimRule(
         "tight-bound",
         "prop:tight-bound",
@@ -73,17 +73,20 @@ THEORY_CLAIMS: tuple[ClaimRule, ...] = (
         _per_target(_bounded, "measured", "tight_bound"),
         needs="proxy with a finite bound",
         in_paper=None,
+        kind=Kind.IDENTITY,
     ),
     ClaimRule(
         "provable-decrease",
         "prop:decrease",
-        "Where P_r is a better model of the retrain than P, the target is closer to the retrain than the base is.",
+        "If P_r is a better model of the retrain than P, which only the retrain can tell, the target is closer to the "
+        "retrain than the base is.",
         "For a proxy on a variant, KL(retrain || target) <= KL(retrain || base) over the training rows, in every seed where "
         "KL(retrain || P_r) <= KL(retrain || P)",
         EVERY,
         _per_target(_decreased, "measured", "kl_retrain_base"),
         needs="proxy whose P_r is the better model of the retrain",
         in_paper=None,
+        kind=Kind.IDENTITY,
     ),
     ClaimRule(
         "h-convex",
@@ -94,5 +97,6 @@ THEORY_CLAIMS: tuple[ClaimRule, ...] = (
         _convex,
         needs="recorded curve",
         in_paper=None,
+        kind=Kind.IDENTITY,
     ),
 )

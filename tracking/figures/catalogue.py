@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tracking.figures.evolution import evolution_figure
+from tracking.figures.front import write_front
 from tracking.figures.heatmap import write_heat_map
 from tracking.figures.queries import write_queries
 from tracking.figures.shift import shift_panel, write_shift
@@ -30,13 +31,16 @@ def representatives(variants: Sequence[TreeVariant]) -> list[TreeVariant]:
 def write_figures(
     directory: Path, variants: Sequence[TreeVariant], detailed: Sequence[TreeVariant] | None = None
 ) -> list[FigureFile]:
-    """The heat map of all variants; h(eta), KL over run time and N(alpha) of ``detailed`` (``representatives``).
+    """KL over cost of ``detailed`` (``representatives``), the paper's main scenario first; the heat map of all variants;
+    h(eta), KL over run time and N(alpha) of ``detailed``.
 
     What cannot be drawn from this tree is left out.
     """
     detailed = representatives(variants) if detailed is None else detailed
     panels = [panel for v in representatives(variants) if (panel := shift_panel(v))]
-    figures = [*write_heat_map(directory, variants), *write_shift(directory, panels)]
+    ordered = sorted(detailed, key=lambda v: v.variant.scenario is not Scenario.SUBCLASS)
+    figures = [figure for v in ordered for figure in write_front(directory, v)]
+    figures += [*write_heat_map(directory, variants), *write_shift(directory, panels)]
     for v in detailed:
         figures += evolution_figure(directory, v.entries, v.name, f"evolution_{slug(v.name)}")
         figures += write_queries(directory, v.entries, v.name, f"queries_{slug(v.name)}")

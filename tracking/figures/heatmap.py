@@ -101,7 +101,7 @@ def _cell(variant: TreeVariant, column: str) -> HeatCell | None:
     entries = variant.entries_with("floor", column)
     if not entries:
         return None
-    kl_f, floor = (mean_over_seeds(entries, row, "best", "kl_f") for row in (column, "floor"))
+    kl_f, floor = (mean_over_seeds(entries, row, "last", "kl_f") for row in (column, "floor"))
     return HeatCell(ratio(kl_f, floor), all(unlearned_nothing(entry, column) for entry in entries))
 
 
@@ -165,7 +165,7 @@ def _caption(cells: HeatMap) -> str:
     counts = sorted({row.n_seeds for row in cells.rows})
     over = ("" if len(counts) == 1 else f"{counts[0]} to ") + counted(counts[-1], "seed")
     return (
-        f"KL_f of the best epoch over the floor's (1 is as close to the retrain as a second retrain), means over {over}, "
+        f"KL_f at the last epoch over the floor's (1 is as close to the retrain as a second retrain), means over {over}, "
         f"{counted(len(cells.rows), 'variant')}. In brackets: admissible in no seed, so the base's value; dashes: not "
         "finite in some seed; empty: not run."
     )

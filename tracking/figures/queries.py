@@ -21,7 +21,7 @@ STATED = min(ALPHAS)
 
 @dataclass(frozen=True)
 class QueryCurve:
-    """N(alpha) at ``ERROR_RATES``, the least over seeds, as in the table: that of the largest KL_f of a best epoch."""
+    """N(alpha) at ``ERROR_RATES``, the least over seeds, as in the table: that of the largest KL_f of a last epoch."""
 
     row: str
     n_seeds: int
@@ -33,7 +33,7 @@ def query_curves(entries: Sequence[Entry]) -> list[QueryCurve]:
     """Floor, base and methods whose KL_f is finite in every seed that has them, and not zero."""
     curves = []
     for row in ("floor", "base", *methods.names()):
-        values = [number(entry, row, "best", "kl_f") for entry in entries if row in entry]
+        values = [number(entry, row, "last", "kl_f") for entry in entries if row in entry]
         known = [kl_f for kl_f in values if kl_f is not None]
         if not known or len(known) < len(values):
             continue
@@ -61,7 +61,7 @@ def write_queries(directory: Path, entries: Sequence[Entry], title: str, name: s
         axes.text(ERROR_RATES[-1], 1.08 * n_forget, f"|D_f| = {n_forget}", ha="right")
         for alpha in ALPHAS:
             axes.axvline(alpha, color="0.8", linewidth=0.8, zorder=0)
-        axes.set(xscale="log", yscale="log", ylabel=f"N({ALPHA}), label queries needed")
+        axes.set(xscale="log", yscale="log", ylabel=f"N({ALPHA}), random label queries needed")
         axes.set_xlabel(f"{ALPHA}, the attacker's error rate")
         axes.set_title(f"{title}: from KL_f, the least over {counted(len(entries), 'seed')}")
         axes.legend(title=f"N at {ALPHA} = {STATED:g}", loc="center left", bbox_to_anchor=(1.0, 0.5), handlelength=3.2)
@@ -71,7 +71,8 @@ def write_queries(directory: Path, entries: Sequence[Entry], title: str, name: s
 def _caption(curves: Sequence[QueryCurve], entries: Sequence[Entry], n_forget: int) -> str:
     beyond = [curve.row for curve in curves if min_queries(curve.kl_f, STATED) > n_forget]
     return (
-        f"Fewest label queries with which an attacker can tell each model from the retrain at error rate {ALPHA}: the least "
-        f"over {counted(len(entries), 'seed')}, from the best epoch's KL_f. At {ALPHA} = {STATED:g} an attacker with no "
-        f"more than the |D_f| = {n_forget} forget rows is ruled out for {listed(beyond) if beyond else 'none of them'}."
+        "Label queries on forgotten rows drawn at random that an attacker needs at least, to tell each model from the "
+        f"retrain at error rate {ALPHA}: the least over {counted(len(entries), 'seed')}, from the last epoch's KL_f. One "
+        f"who picks the rows, or reads probabilities, may need fewer. At {ALPHA} = {STATED:g} as many random draws as the "
+        f"|D_f| = {n_forget} forget rows are too few for {listed(beyond) if beyond else 'none of them'}."
     )

@@ -94,6 +94,8 @@ LOOKS: Mapping[str, Look] = MappingProxyType(
         "rl-ft": _baseline("#7a5c2e", "*", 3, 1.5),
         "scrub": _baseline("#c2258f", "d", 1, 1),
         "salun": _baseline("#6f7d16", "p", 7, 2, 1, 2, 1, 2),
+        "short": Look("#000000", "-", "p", 2.2, filled=True),
+        "short-warm": Look("#000000", (0, (4, 1.5)), "s", 1.4, filled=False),
         "base": Look("#000000", (0, (1, 3)), "", 1.0, filled=False),
         "floor": Look("#8c8c8c", "-", "", 3.0, filled=False),
     }

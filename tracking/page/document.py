@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from tracking.claims import Claim, Verdict, claims_table
+from tracking.claims import Claim, Kind, Verdict, can_fail, claims_table, identities, identities_table
 from tracking.figures.style import FigureFile
 from tracking.html import VIEWPORT, Html, asset, document, joined, tag, typeset
 from tracking.page.layout import Layout, lay_out
 from tracking.page.page_tables import INCOMPLETE, index_table, problems_table, provenance_tables, recipe_table
 from tracking.page.table_html import explained, head_html, sentence, table_html
-from tracking.summary import summary
+from tracking.summary import headline, summary
 from tracking.tables.table import Table, counted
 from tracking.tree import Tree, TreeVariant, name_within, write_atomically
 
@@ -26,6 +26,7 @@ OPEN_VARIANTS = 3
 """With more variants, all of them are folded."""
 
 SECTIONS: Mapping[str, str] = {
+    "front": "How close, at what cost",
     "summary": "Summary",
     "claims": "Claims",
     "figures": "Figures",
@@ -59,10 +60,13 @@ def write_page(
     """
     title = f"Unlearning results: {', '.join(dict.fromkeys(v.variant.dataset for v in tree.variants)) or 'none'}"
     layout = lay_out(tree, tables)
+    headline_figure = next((figure for figure in figures if figure.name.startswith("front_")), None)
+    others = [figure for figure in figures if figure is not headline_figure]
     sections = (
+        _section("front", *_front(tree, tables, headline_figure)),
         _section("summary", *_summary(tree, claims)),
         _section("claims", *_claims(claims)),
-        _section("figures", *map(_figure, figures)),
+        _section("figures", *map(_figure, others)),
         _section("tables", *map(_overview_table, layout.overview)),
         _section("variants", *_variants(tree, layout)),
         _section("computed", *_computed(tree, made_by, notes)),
@@ -120,23 +124,49 @@ def _warning(tree: Tree) -> Iterator[Html]:
         yield tag("p", tag("span", INCOMPLETE, class_="remark"), " The tree has ", found, ".", class_="warning")
 
 
+def _front(tree: Tree, tables: Sequence[Table], figure: FigureFile | None) -> Iterator[Html]:
+    """What a reader should see first: in words, in a picture, in numbers."""
+    if said := headline(tree):
+        yield tag("ul", *(tag("li", typeset(sentence)) for sentence in said), class_="sentences headline")
+    if figure is not None:
+        yield _figure(figure)
+    for table in tables:
+        if table.name == "front_summary":
+            yield tag("h3", typeset(table.title), id=f"table-{table.name}")
+            yield joined((table_html(table), explained(table)))
+
+
 def _summary(tree: Tree, claims: Sequence[Claim]) -> Iterator[Html]:
-    yield tag("ul", *(tag("li", typeset(said)) for said in summary(tree, claims)), class_="sentences")
+    first = headline(tree)
+    said = (sentence for sentence in summary(tree, claims) if sentence not in first)
+    yield tag("ul", *(tag("li", typeset(sentence)) for sentence in said), class_="sentences")
 
 
 def _claims(claims: Sequence[Claim]) -> Iterator[Html]:
-    if not claims:
-        return
+    if some := can_fail(claims):
+        yield _verdicts([*_of_kind(some, Kind.OWN), *_of_kind(some, Kind.PAPER)], "Claims")
+        yield explained(claims_table(claims))
+    if some := identities(claims):
+        table = identities_table(claims)
+        yield tag("h3", table.title)
+        yield _verdicts(some, table.title)
+        yield explained(table)
+
+
+def _of_kind(claims: Sequence[Claim], kind: Kind) -> list[Claim]:
+    return [claim for claim in claims if claim.kind is kind]
+
+
+def _verdicts(claims: Sequence[Claim], label: str) -> Html:
     heads = (head_html("verdict", prose=True), head_html("claim", prose=True), head_html("printed", prose=True))
     body = tag("tbody", joined(map(_claim, claims)))
     grid = tag("table", tag("thead", tag("tr", *heads)), body, data_sortable=True)
-    yield tag("div", grid, class_="scroll claims", role="region", aria_label="Claims")
-    yield explained(claims_table(claims))
+    return tag("div", grid, class_="scroll claims", role="region", aria_label=label)
 
 
 def _claim(claim: Claim) -> Html:
     name, sign = MARKS[claim.verdict]
-    mark = tag("span", tag("span", sign, aria_hidden="true"), f" {claim.verdict}", class_=f"mark {name}")
+    mark = tag("span", tag("span", sign, aria_hidden="true"), f" {claim.said}", class_=f"mark {name}")
     said = (
         tag("div", typeset(claim.statement), class_="statement"),
         tag("div", f"{claim.name} · {claim.label}", class_="source"),

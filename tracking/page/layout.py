@@ -9,14 +9,15 @@ from tracking.tables.table import Group, Table
 from tracking.tree import Tree, TreeVariant, incomplete_notes, name_within, slug
 
 BY_VARIANT: Mapping[str, str] = {
+    "front": "Front",
     "benchmark": "Benchmark",
     "distillation": "Distillation",
     "queries": "Audit",
     "bounds": "Audit",
 }
 """The tables that are shown variant by variant, by the first word of their name; and what they are called there."""
-CLAIMS = "claims"
-"""The table that has a section, and a form, of its own."""
+ELSEWHERE = ("claims", "identities", "front_summary")
+"""The tables that have a section of their own."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Layout:
 
 def lay_out(tree: Tree, tables: Sequence[Table]) -> Layout:
     """Every row of every table has one place; what is about no variant of the tree stays in the overview."""
-    by_name = {table.name: table for table in tables if table.name != CLAIMS}
+    by_name = {table.name: table for table in tables if table.name not in ELSEWHERE}
     left = {name: table.groups for name, table in by_name.items()}
     by_variant = []
     for family in tree.families():

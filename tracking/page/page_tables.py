@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tracking.entries import Entry, mean_over_seeds
-from tracking.summary import KL_F, Closest, closest, over_floor
+from tracking.front import KL_F
+from tracking.summary import Closest, closest, over_floor
 from tracking.tables.table import MISSING, Cell, Column, Group, Row, Table, number_cell, text_cell
 from tracking.tree import Tree, TreeVariant, name_within
 from unlearn_core import methods
@@ -26,9 +27,9 @@ COLUMNS: tuple[Column, ...] = (
     Column("seeds", "seeds"),
 )
 CAPTION = (
-    "closest: the least mean KL_f over seeds, in nats on the forgotten training rows, among the methods that all seeds "
-    "have; in bold, the closer of proxy and baseline; x floor: the closest proxy's over the floor's, a second retrain "
-    "from other initial weights, which is not a lower bound"
+    "closest: the least mean KL_f over seeds, in nats on the forgotten training rows, at the last epoch and whatever the "
+    "cost, among the methods that all seeds have; in bold, the closer of proxy and baseline; x floor: the closest proxy's "
+    "over the floor's, a second retrain from other initial weights, which is not a lower bound"
 )
 
 
@@ -57,7 +58,7 @@ def _row(variant: TreeVariant, name: str) -> Row:
             *_closest_cells(proxy, baseline),
             number_cell(over_floor(variant)),
             *_closest_cells(baseline, proxy),
-            number_cell(mean_over_seeds(variant.entries, "floor", "best", KL_F)),
+            number_cell(mean_over_seeds(variant.entries, "floor", "last", KL_F)),
             Cell(n_forget, str(n_forget)),
             Cell(len(variant.entries), str(len(variant.entries))),
         ),

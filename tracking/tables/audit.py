@@ -31,10 +31,11 @@ QUERY_COLUMNS: tuple[Column, ...] = (
     *(Column(f"verdict_at_{alpha:g}", f"verdict {alpha:g}", prose=True) for alpha in ALPHAS),
 )
 QUERY_CAPTION = (
-    "N: label queries that an attacker needs at least, to tell the model from the retrain with both error rates at alpha; "
-    "on test points (N_t) or on forgotten points (N_f), the least over seeds; "
-    "indistinguishable: N_f > |D_f| in every seed, so that even all forgotten points are too few. "
-    "The attacker sees labels drawn from the model's posterior: one who reads probabilities may need fewer"
+    "N: label queries on rows drawn at random that an attacker needs at least, to tell the model from the retrain with both "
+    "error rates at alpha; on test points (N_t) or on forgotten points (N_f), from the last epoch's KL, the least over "
+    "seeds; indistinguishable: N_f > |D_f| in every seed, so that as many random draws as there are forgotten points are "
+    "too few. The attacker sees labels drawn from the model's posterior at points drawn at random: one who picks the points "
+    "on which the two differ most, or who reads probabilities, may need fewer"
 )
 BOUND_COLUMNS: tuple[Column, ...] = (
     Column("eta_max", "eta_max", r"$\eta_{\max}$"),
@@ -46,7 +47,8 @@ BOUND_COLUMNS: tuple[Column, ...] = (
 BOUND_CAPTION = (
     "KL(retrain || target) in nats over all training rows: the bound of prop:tight-bound with its remainder, and measured; "
     "KL base: KL(retrain || base), where unlearning starts; mean ± std over seeds; "
-    "-- where the bound is infinite, because a class left the support of P_r"
+    "-- if the bound is infinite, because a class left the support of P_r; what stands in the bound takes the retrain to "
+    "compute, so that nobody knows it before"
 )
 
 

@@ -6,27 +6,35 @@ Backbones may differ (the paper's heads see DINOv2 features): every title says w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tracking.entries import REFERENCES, Spread, number, ratio, spread
 from tracking.paper import Paper, PaperBenchmark, PaperVariant
-from tracking.tables.benchmark import ACC_F, ACC_T, KL_F, KL_LAST, KL_T, RTE, Measure
+from tracking.tables.benchmark import ACC_F, ACC_T, KL_F, KL_T, RTE, Measure
 from tracking.tables.recommendations import PROXIES_SHOWN, admissible_percent, eta_max
 from tracking.tables.table import Cell, Column, Group, Row, Table, number_cell, spread_cell, two_decimals, whole
 from tracking.tree import Tree, TreeVariant, incomplete_notes, slug
 from unlearn_core import methods
 
+
+def _papers(measure: Measure) -> Measure:
+    """At the epoch with the least KL_f, where the paper has all but its KL_last."""
+    return replace(measure, block="best")
+
+
 PAPER_NAMES: Mapping[str, Measure] = {
-    "kl_test": KL_T,
-    "kl_last": KL_LAST,
-    "kl_forget": KL_F,
-    "acc_test": ACC_T,
-    "acc_forget": ACC_F,
-    "rte_percent": RTE,
+    "kl_test": _papers(KL_T),
+    "kl_last": replace(KL_T, column=Column("kl_last", "KL_last", r"$\mathrm{KL}_\mathrm{last}$")),
+    "kl_forget": _papers(KL_F),
+    "acc_test": _papers(ACC_T),
+    "acc_forget": _papers(ACC_F),
+    "rte_percent": replace(RTE, column=Column("rte_percent", "RTE %", r"RTE (\%)"), with_std=True),
 }
 SIDE_BY_SIDE: tuple[Column, ...] = (Column("paper", "paper"), Column("ours", "ours"), Column("ratio", "ours/paper"))
 CAPTION = (
-    "mean ± std over seeds; ours/paper: ratio of the means, from the paper's printed digits, -- where those are 0; "
-    "run times are over each one's own retrain, on other machines"
+    "mean ± std over seeds; networks at the epoch with the least KL_f, as the paper has it, which takes the retrain to "
+    "find (KL_last: KL_t at the last epoch); ours/paper: ratio of the means, from the paper's printed digits, -- if those "
+    "are 0; run times are over each one's own retrain, on other machines"
 )
 
 

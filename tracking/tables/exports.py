@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -35,9 +36,12 @@ PROSE_WIDTH = "p{3cm}"
 
 def rich_table(table: Table) -> RichTable:
     """For a terminal; the notes are left to the caller, who knows its width."""
+    shown = [i for i, column in enumerate(table.columns) if not column.aside]
+    aside = dict.fromkeys(column.heading for column in table.columns if column.aside)
+    caption = table.caption + (f"; in the files also: {', '.join(aside)}" if aside else "")
     rich = RichTable(
         title=Text(table.title) if table.title else None,  # Text: a plain string's [brackets] would be read as markup
-        caption=Text(table.caption) if table.caption else None,
+        caption=Text(caption) if caption else None,
         title_justify="left",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
@@ -45,17 +49,19 @@ def rich_table(table: Table) -> RichTable:
         show_edge=False,  # with it, the benchmark would not fit 80 columns
     )
     rich.add_column("", no_wrap=True)
-    for column in table.columns:
+    for column in (table.columns[i] for i in shown):
         if column.prose:
             rich.add_column(Text(column.heading), overflow="fold")
         else:
-            rich.add_column(Text(column.heading), justify="right", no_wrap=True)
+            heading = re.sub(r" (?!%)", "\n", column.heading)
+            rich.add_column(Text(heading), justify="right", no_wrap=True, vertical="bottom")
     for group in table.groups:
         if group.name:
             rich.add_row(Text(group.name, "italic"))
         for row in group.rows:
+            cells = [row.cells[i] for i in shown]
             rich.add_row(
-                Text(_row_name(row)), *(Text(_joined(cell, "±"), "bold" if cell.bold else "") for cell in row.cells)
+                Text(_row_name(row)), *(Text(_joined(cell, "±"), "bold" if cell.bold else "") for cell in cells)
             )
         rich.add_section()
     return rich

@@ -20,6 +20,8 @@ class Column:
     latex: str | None = None
     prose: bool = False
     """Sentences: to the left, and broken into lines."""
+    aside: bool = False
+    """In files and on the page, but not in a terminal, which is narrow."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +122,8 @@ def text_cell(text: str) -> Cell:
 
 def least(values: Sequence[float | None], n: int) -> list[bool]:
     """Which of them are among the ``n`` least; ties with the last of those are among them too."""
-    known = sorted(value for value in values if value is not None)
-    return [value is not None and value <= known[:n][-1] for value in values]
+    known = sorted(value for value in values if value is not None)[:n]
+    return [value is not None and bool(known) and value <= known[-1] for value in values]
 
 
 def grouped(

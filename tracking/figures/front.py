@@ -1,0 +1,128 @@
+"""KL against cost on two log axes: every method's records, the curve of a retrain cut short, and the floor's band."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracking.entries import Spread, spread
+from tracking.figures.style import FigureFile, look_of, new_figure, save, styled
+from tracking.front import BUDGETS, KL_F, KL_T, SHORT, Trajectory, trajectories
+from tracking.tables.table import counted, listed
+from tracking.tree import TreeVariant, slug
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SHORT_LABEL, FLOOR_LABEL, BASE_LABEL = (
+    f"{SHORT} (a retrain cut short)",
+    "floor (a second retrain)",
+    "base (nothing done)",
+)
+PANELS = ((KL_F, "forgotten rows (KL_f)"), (KL_T, "test set (KL_t)"))
+
+
+def write_front(directory: Path, variant: TreeVariant) -> list[FigureFile]:
+    """The figure of one variant; nothing if no method has a cost."""
+    found = [t for t in trajectories(variant) if any(_drawn(t, measure) for measure, _ in PANELS)]
+    if not found:
+        return []
+    with styled():
+        figure = new_figure(9.6, 4.9)
+        for i, (measure, rows) in enumerate(PANELS):
+            axes = figure.add_subplot(1, 2, i + 1)
+            _draw(axes, variant, found, measure)
+            axes.set_title(f"on the {rows}")
+            axes.set_xlabel("cost, % of a retrain")
+            if i == 0:
+                axes.set_ylabel("KL(retrain ‖ model), nats")
+                entries = sorted(zip(*axes.get_legend_handles_labels(), strict=True), key=lambda e: _legend_order(e[1]))
+                figure.legend(
+                    *zip(*entries, strict=True),
+                    loc="outside lower center",
+                    ncols=7,
+                    handlelength=2.4,
+                    columnspacing=1.4,
+                )
+        figure.suptitle(f"{variant.name}: how close to a retrain, at what cost", fontsize=10.5)
+        title = f"Closeness against cost: {variant.name}"
+        return [save(figure, directory, f"front_{slug(variant.name)}", title, _caption(variant, found))]
+
+
+def _legend_order(label: str) -> int:
+    """What the others are measured by comes first."""
+    return 0 if label == SHORT_LABEL else 1 if label in (FLOOR_LABEL, BASE_LABEL) else 2
+
+
+def _drawn(trajectory: Trajectory, measure: str) -> list[tuple[float, float]]:
+    """The records that two log axes can show, as percent and nats."""
+    return [
+        (100 * point.cost, kl)
+        for point in trajectory.points
+        if (kl := point.mean(measure)) is not None and kl > 0 < point.cost
+    ]
+
+
+def _draw(axes: Axes, variant: TreeVariant, found: Sequence[Trajectory], measure: str) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    axes.set(xscale="log", yscale="log")
+    floor, base = (_reference(variant, name, measure) for name in ("floor", "base"))
+    if floor:
+        # an edge: with one seed the band has no height; no lower end at or below zero, which a log axis does not have
+        low, high = max(floor.mean - (floor.std or 0.0), floor.mean / 10), floor.mean + (floor.std or 0.0)
+        axes.axhspan(low, high, facecolor="0.85", edgecolor="0.6", linewidth=0.8, label=FLOOR_LABEL, zorder=0)
+    if base:
+        look = look_of("base")
+        axes.axhline(base.mean, color=look.color, linewidth=1.2, linestyle=look.line, label=BASE_LABEL, zorder=1)
+    for trajectory in found:
+        if points := _drawn(trajectory, measure):
+            _draw_method(axes, trajectory.method, points)
+    for budget in BUDGETS:
+        axes.axvline(100 * budget, color="0.92", linewidth=0.8, zorder=-1)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.tick_params(which="both", top=False, right=False)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _draw_method(axes: Axes, method: str, points: Sequence[tuple[float, float]]) -> None:
+    look = look_of(method)
+    costs, kls = zip(*points, strict=True)
+    if method == SHORT:
+        drawn: dict[str, Any] = {**look.plotted(), "markersize": 5.5}
+        axes.plot(costs, kls, label=SHORT_LABEL, zorder=5, **drawn)
+        return
+    fill = look.color if look.filled else "white"
+    axes.plot(costs, kls, color=look.color, linewidth=0.6, alpha=0.45, zorder=2)
+    axes.plot(
+        costs[:-1], kls[:-1], linestyle="", marker=look.marker, markersize=2.4, color=look.color, alpha=0.45, zorder=2
+    )
+    last: dict[str, Any] = {"markersize": 8.0, "markerfacecolor": fill, "markeredgewidth": 1.3}
+    axes.plot(costs[-1:], kls[-1:], linestyle="", marker=look.marker, color=look.color, label=method, zorder=4, **last)
+
+
+def _reference(variant: TreeVariant, name: str, measure: str) -> Spread | None:
+    found = spread(entry[name][measure] for entry in variant.entries_with(name))
+    return found if found and found.mean > 0 else None
+
+
+def _caption(variant: TreeVariant, found: Sequence[Trajectory]) -> str:
+    parts = [
+        "KL(retrain ‖ model) against processor time after the request over the retrain's, means over "
+        f"{counted(len(variant.entries), 'seed')}: small marks are a method's records, the large one its last."
+    ]
+    if any(t.method == SHORT for t in found):
+        parts.append(
+            f"The black line is {SHORT}: plain training on the retained rows, stopped early. What lies above it is further "
+            "from the retrain than plain training for as long."
+        )
+    else:
+        parts.append(f"These results have no {SHORT}, a retrain cut short, to compare with.")
+    parts.append("Grey band: the floor, mean ± one standard deviation; dotted: the base.")
+    if prepared := [f"{t.method} {100 * t.preparation:.2g} %" for t in found if t.preparation]:
+        parts.append(f"Computed before any request and not in the cost: {listed(prepared)} of a retrain.")
+    if absent := [method for method in variant.methods if method not in {t.method for t in found}]:
+        parts.append(f"Not drawn, for they unlearn nothing or some seeds lack them: {listed(absent)}.")
+    return " ".join(parts)
