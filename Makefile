@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 .PHONY: demo test check bench clean
 
 demo: $(READY)
-	$(BIN)/unlearn run --out runs/demo
+	$(BIN)/unlearn run --methods all --out runs/demo
 	$(BIN)/unlearn report --results runs/demo/results
 	@echo "MLflow: $(BIN)/unlearn ui --out runs/demo"
 
@@ -30,6 +30,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.proxies
 	$(BIN)/python -m benchmarks.probe_optimizer
 	$(BIN)/python -m benchmarks.unlearning
+	$(BIN)/python -m benchmarks.row_orders
 	$(BIN)/python -m benchmarks.features
 	$(BIN)/python -m benchmarks.workflow
 

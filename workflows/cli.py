@@ -11,7 +11,7 @@ from typing import NoReturn, Protocol
 from rich.console import Console
 
 from unlearn_core.errors import BadInput
-from workflows.commands import explain, features, forget, grid, plan, report, run, status, sync, ui, verify
+from workflows.commands import explain, features, forget, grid, plan, report, run, status, sync, tune, ui, verify
 
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
@@ -34,10 +34,10 @@ class Command(Protocol):
 
 COMMANDS: tuple[tuple[str, tuple[Command, ...]], ...] = (
     ("forget records with a model of your own", (forget, verify)),
-    ("compare methods", (run, grid, plan, features)),
+    ("compare methods", (run, grid, plan, tune, features)),
     ("follow a run and look at results", (status, explain, report, ui, sync)),
 )
-RESUMABLE: tuple[Command, ...] = (run, grid, features)
+RESUMABLE: tuple[Command, ...] = (run, grid, tune, features)
 
 WHAT_IT_IS = """\
 Make a classifier forget training records without retraining it, and certify it.

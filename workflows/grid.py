@@ -15,7 +15,8 @@ from unlearn_core import methods
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import Scenario, Variant
 from unlearn_core.methods import Family, RunSettings, prepared_config, what_is_run
-from unlearn_core.recipes import training_config, training_epochs
+from unlearn_core.recipes import Start, training_config, training_epochs
+from unlearn_core.tuned import TUNED
 from workflows.sources import Source
 
 
@@ -73,21 +74,38 @@ def cell_step(source: Source, variant: Variant, seed: int, chosen: Sequence[str]
     needs = data | {"base": base, "retrain": retrain}
     seen = _seen_by_proxies(source, data, base, network)
     unlearned = {
-        method: Step(
-            Kind.UNLEARN,
-            network | request | {"method": method} | what_is_run(method, variant.arch, settings).config(),
-            needs | _needs_of_method(method, data, seen, network["space"]),
-            alone=alone,
-        )
-        for method in chosen
+        method: _unlearn_step(source, variant, method, settings, network | request, needs, seen) for method in chosen
     }
     described = {"dataset": source.name, "backbone": source.backbone, "fingerprint": source.fingerprint}
     shown = flat_settings(settings) | {"training_epochs": epochs} | source.training | _sketch_settings(source)
+    if settings.preset == TUNED:
+        shown["untuned"] = [method for method in chosen if settings.of(method, variant.arch).preset != TUNED]
     return Step(
         Kind.AUDIT,
         described | network | request | {"settings": shown},
         needs | {"floor": floor} | unlearned,
         alone=alone,
+    )
+
+
+def _unlearn_step(
+    source: Source,
+    variant: Variant,
+    method: str,
+    settings: RunSettings,
+    cell: Mapping[str, Any],
+    needs: dict[str, Step],
+    seen: dict[str, Step],
+) -> Step:
+    run = what_is_run(method, variant.arch, settings)
+    # whoever starts afresh starts as the base did, from weights that may have been given
+    fresh = run.recipe is not None and run.recipe.start is Start.FRESH
+    return Step(
+        Kind.UNLEARN,
+        {**cell, "method": method, **run.config(), **(source.training if fresh else {})},
+        needs | _needs_of_method(method, needs, seen, cell["space"]),
+        hints=source.hints if fresh else {},
+        alone=source.sketch is not None,
     )
 
 
@@ -101,13 +119,14 @@ def _seen_by_proxies(source: Source, data: dict[str, Step], base: Step, network:
     return {"sketch": sketch}
 
 
-def _needs_of_method(method: str, data: dict[str, Step], seen: dict[str, Step], space: str) -> dict[str, Step]:
+def _needs_of_method(method: str, needs: dict[str, Step], seen: dict[str, Step], space: str) -> dict[str, Step]:
     """What a proxy sees, and what was prepared of it before any request came; a baseline needs neither."""
     line = methods.find(method)
     if line.family is Family.BASELINE:
         return {}
     if line.prepares is None:
         return seen
+    data = {role: step for role, step in needs.items() if role in ("features", "images")}
     prepared = Step(Kind.PREPARED, {"space": space, **prepared_config(line.prepares)}, data | seen)
     return seen | {line.prepares: prepared}
 

@@ -14,6 +14,7 @@ class Layout:
 
     Attributes:
         plan: the identities of the steps of the last plan or run, a line each.
+        tuning: what ``tune`` tried of each method, a file each.
         tracked: which cells are in which MLflow store already, so that a cached rerun need not look.
         experiment: the MLflow experiment; one per grid.
     """
@@ -23,6 +24,7 @@ class Layout:
         self.store: Path = out / "store"
         self.results: Path = out / "results"
         self.figures: Path = out / "figures"
+        self.tuning: Path = out / "tuning"
         self.failures: Path = out / "failures"
         self.status: Path = out / "status.json"
         self.plan: Path = out / "plan.jsonl"

@@ -6,6 +6,7 @@ Two rates: this machine's, from a moment of matrix products, and a GPU's, from a
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,18 +19,18 @@ from tasks.step import Kind, Step
 from tasks.store import Store
 from unlearn_core import methods
 from unlearn_core.grid import RESNET, Scenario, head_widths
-from unlearn_core.methods import Family, RunSettings
+from unlearn_core.methods import RunSettings
 from unlearn_core.recipes import (
     Pass,
     Recipe,
     Visit,
     training_optimization,
     training_recipe,
-    unlearning_optimization,
 )
 from workflows.sources import Source
 
 EFFICIENCY = 0.5  # share of the GEMM rate that training and evaluation reach together
+ROWS_PER_UPDATE = 16  # an optimiser's pass over the weights of a head takes about as long as so many rows' gradients
 RESNET_FORWARD = 3.6e9 / 224**2  # operations per pixel of ResNet-18: 1.8 GMAC at 224 x 224
 
 
@@ -125,13 +126,7 @@ class Rates:
             recipe, batch = training_recipe(visit, step.config["epochs"]), training_optimization(arch).batch_size
             visited = _visited(recipe, source.n_train, n_forget)
             return Work(3 * forward * visited, visited / batch)
-        line, how = methods.find(step.config["method"]), unlearning_optimization(arch)
-        if line.family is Family.BASELINE:
-            recipe = line.presets[step.config["preset"]]
-        else:
-            schedule = RunSettings(schedule=step.config.get("schedule_name", "grid")).schedule_of(line.name)
-            recipe, how = schedule.build(how, n_forget)
-        batch = (recipe.optimization or how).batch_size
+        recipe, batch = _training_of(step, n_forget)
         visited = _visited(recipe, source.n_train, n_forget)
         evaluation = recipe.epochs * forward * (source.n_test + n_forget)
         return Work(3 * forward * visited + evaluation, visited / batch)
@@ -159,15 +154,48 @@ def _forgotten(step: Step, source: Source) -> int:
     return source.n_train // source.n_fine
 
 
-def _visited(recipe: Recipe, n_train: int, n_forget: int) -> float:
-    def rows(sweep: Pass) -> int:
-        sample = min(max(n_forget, sweep.least_retained), n_train - n_forget)
-        return {
-            Visit.ALL: n_train,
-            Visit.RETAIN: n_train - n_forget,
-            Visit.FORGET: n_forget,
-            Visit.RETAIN_SAMPLE: sample,
-            Visit.FORGET_AND_RETAIN_SAMPLE: n_forget + sample,
-        }[sweep.visit]
+def _training_of(step: Step, n_forget: int) -> tuple[Recipe, int]:
+    """The recipe that a method trains by, and its batch size."""
+    method, settings = step.config["method"], RunSettings.from_config(step.config)
+    run = methods.what_is_run(method, step.config["arch"], settings)
+    if run.recipe is not None:
+        return run.recipe, run.optimization.batch_size
+    recipe, how = (run.schedule or settings.schedule_of(method)).build(run.optimization, n_forget)
+    return recipe, how.batch_size
 
-    return float(sum(phase.epochs * rows(sweep) for phase in recipe.phases for sweep in phase.passes))
+
+def counted_cost(step: Step, source: Source) -> float:
+    """What a method's training takes by count, over its retrain's: rows visited, and for every update some rows more.
+
+    The same number everywhere, whatever the machine; a proxy's fit is not in it.
+    """
+    n_forget, retrain = _forgotten(step, source), step.needs["retrain"].config
+    training = training_recipe(Visit.RETAIN, retrain["epochs"]), training_optimization(retrain["arch"]).batch_size
+    ours, theirs = (
+        sum(
+            phase.epochs * (rows + ROWS_PER_UPDATE * math.ceil(rows / (sweep.batch_size or batch)))
+            for phase in recipe.phases
+            for sweep in phase.passes
+            if (rows := _rows(sweep, source.n_train, n_forget))
+        )
+        for recipe, batch in (_training_of(step, n_forget), training)
+    )
+    return ours / theirs
+
+
+def _rows(sweep: Pass, n_train: int, n_forget: int) -> int:
+    sample = min(max(n_forget, sweep.least_retained), n_train - n_forget)
+    visited = {
+        Visit.ALL: n_train,
+        Visit.RETAIN: n_train - n_forget,
+        Visit.FORGET: n_forget,
+        Visit.RETAIN_SAMPLE: sample,
+        Visit.FORGET_AND_RETAIN_SAMPLE: n_forget + sample,
+    }[sweep.visit]
+    return visited if sweep.beside is None else 2 * visited  # a pass beside another one has batches of about its size
+
+
+def _visited(recipe: Recipe, n_train: int, n_forget: int) -> float:
+    return float(
+        sum(phase.epochs * _rows(sweep, n_train, n_forget) for phase in recipe.phases for sweep in phase.passes)
+    )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from tracking.claims import PAPER_CLAIMS, Claim, judge
+from tracking.claims import Claim, judge_all
 from tracking.document import write_document
 from tracking.figures import write_figures
 from tracking.figures.illustrations import write_regions, write_weights
@@ -50,7 +50,7 @@ def write_report(results: Path, out: Path, notes: str, illustrations: bool, prog
     tree = read_tree(results)
     if not tree.variants:
         raise BadInput(f"{results} holds no variant that can be read: {tree.problems[0] if tree.problems else 'empty'}")
-    claims = judge(tree, PAPER_CLAIMS)
+    claims = judge_all(tree)
     sentences = summary(tree, claims)
     tables = report_tables(tree, claims)
     progress(f"{len(tree.variants)} variants, {len(tables)} tables")

@@ -19,6 +19,7 @@ from workflows.layout import Layout, read_json
 
 if TYPE_CHECKING:
     from tasks.ray_backend import RayActor
+    from tracking.mlflow_tracker import MlflowTracker
 
 BACKLOG = 64
 """Cells that may wait for the MLflow writer before the driver waits for it."""
@@ -98,6 +99,14 @@ class Recorder:
         return RayActor(MlflowTracker, *arguments)
 
 
+def open_tracker(layout: Layout, tracking_uri: str | None, experiment: str) -> MlflowTracker:
+    """The MLflow writer in this process."""
+    from tracking.mlflow_tracker import MlflowTracker
+
+    uri = tracking_uri or default_tracking_uri(layout.out)
+    return MlflowTracker(uri, experiment, _artifacts(layout, uri))
+
+
 def _artifacts(layout: Layout, uri: str) -> Path | None:
     """A server keeps artifacts where it was told to; a database alone needs a place."""
     return None if uri.startswith(("http://", "https://")) else layout.mlflow_artifacts
@@ -141,7 +150,5 @@ def log_report(layout: Layout, tracking_uri: str | None, folder: Path) -> str:
     uri = tracking_uri or default_tracking_uri(layout.out)
     if tracking_uri is None and not Path(uri.removeprefix("sqlite:///")).exists():
         return "MLflow: the grid has no database, so the report is logged nowhere"
-    from tracking.mlflow_tracker import MlflowTracker
-
-    MlflowTracker(uri, layout.experiment, _artifacts(layout, uri)).log_folder(folder)
+    open_tracker(layout, uri, layout.experiment).log_folder(folder)
     return f"MLflow: the report is an artifact of the run 'grid' in experiment '{layout.experiment}'"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tasks.executor import Backend, State, execute, find_cached
 from tasks.step import Kind, Step, closure
@@ -43,11 +44,16 @@ class Outcome:
 
 
 def run_plan(
-    targets: Sequence[Step], layout: Layout, machine: Machine, recorder: Recorder, display: Display
+    targets: Sequence[Step],
+    layout: Layout,
+    machine: Machine,
+    recorder: Recorder,
+    display: Display,
+    workers: Workers | None = None,
 ) -> Outcome:
     """Run every step behind ``targets`` that is not in the store, and record those that are cells.
 
-    Interrupting it loses the steps in flight only.
+    Interrupting it loses the steps in flight only. ``workers`` are kept for the next plan; otherwise some are started.
     """
     started = time.perf_counter()
     store = Store(layout.store)
@@ -61,7 +67,7 @@ def run_plan(
         stack.callback(display.stop)
         stack.callback(lambda: _write_status(layout, state, finished=True))
         if state.left:
-            backend = stack.enter_context(_backend(layout.store, machine))
+            backend = (workers or stack.enter_context(Workers(layout.store, machine))).backend()
             if not machine.local:
                 recorder.use_ray()
             recorder.record([step for step in targets if step.id in state.cached and step.kind is Kind.AUDIT])
@@ -76,6 +82,27 @@ def run_plan(
         tracking = recorder.finish()
     _write_failures(layout, state)
     return Outcome(state, time.perf_counter() - started, tracking)
+
+
+class Workers:
+    """The workers of a machine: started when first needed, ended with the block."""
+
+    def __init__(self, store: Path, machine: Machine) -> None:
+        self._store: Path = store
+        self._machine: Machine = machine
+        self._stack: contextlib.ExitStack = contextlib.ExitStack()
+        self._backend: Backend | None = None
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def backend(self) -> Backend:
+        if self._backend is None:
+            self._backend = self._stack.enter_context(_backend(self._store, self._machine))
+        return self._backend
 
 
 def _backend(store: Path, machine: Machine) -> AbstractContextManager[Backend]:

@@ -52,9 +52,11 @@ def test_every_form_of_every_table_is_there_and_they_agree(report, grid):
         assert sorted(path.stem for path in (out / "tables").glob(f"*.{suffix}")) == tables
     entries = json.loads((grid / "results/digits/pixels/subclass_linear_raw.json").read_text())
     seeds = entries["linear"]["results"]["0"]
-    mean = sum(entry["probe"]["best"]["kl_f"] for entry in seeds) / 2
     table = pl.read_parquet(out / "tables" / "benchmark_digits_pixels_linear_subclass_0.parquet")
-    assert table.filter(pl.col("method") == "probe")["kl_f"].item() == pytest.approx(mean)
+    probe = table.filter(pl.col("method") == "probe")
+    for block, column in (("last", "kl_f"), ("best", "oracle_kl_f")):
+        mean = sum(entry["probe"][block]["kl_f"] for entry in seeds) / 2
+        assert probe[column].item() == pytest.approx(mean)
     rows = pl.read_parquet(out / "rows.parquet")
     assert rows.height == 2 * 2 * (3 + 6)
     assert pl.read_parquet(out / "epochs.parquet").height > 0

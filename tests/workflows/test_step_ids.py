@@ -20,11 +20,16 @@ from unlearn_core import grid, methods, recipes
 from unlearn_core.grid import ARCHITECTURES, HEADS, RESNET, Scenario, Variant
 from unlearn_core.methods import Family, ProxySettings, RunSettings
 from unlearn_core.recipes import HEAD_TRAINING, Stopping
+from unlearn_core.tuned import Tuned
 from workflows.grid import cell_step
 from workflows.sources import Source
 
-# These say which code runs, or who may ask for it. Other code is another version of the step's kind.
-CODE = {"name", "family", "fit", "load", "settings", "prepares", "per_network", "closed_form", "scope", "auto", "paper"}
+# These say which code runs, who may ask for it, or what a reader has to know. Other code is another version of the step's
+# kind.
+CODE = {
+    *("name", "family", "fit", "load", "settings", "prepares"),
+    *("per_network", "closed_form", "scope", "auto", "paper", "notes"),
+}
 INSTEAD_OF_NONE = {int: 7, float: 0.5, recipes.Optimization: HEAD_TRAINING, recipes.Stopping: Stopping()}
 
 
@@ -147,6 +152,7 @@ def test_every_setting_of_a_run_changes_the_ids_of_the_methods_that_depend_on_it
     ids = {method: unlearn_id(method, RunSettings()) for method in methods.names()}
     other = {
         "preset": RunSettings(preset="original"),
+        "tuned": RunSettings(preset="tuned", tuned=Tuned("paper", {"optimization.lr": 0.5})),
         "schedule": RunSettings(schedule="request"),
         "ridge": RunSettings(proxy=ProxySettings(ridge=0.1)),
         "shrinkage": RunSettings(proxy=ProxySettings(shrinkage="oas")),
@@ -162,6 +168,7 @@ def test_every_setting_of_a_run_changes_the_ids_of_the_methods_that_depend_on_it
     }
     gaussian = {"lda", "qda", "lda-mix", "qda-mix", "lda-2c"}
     assert changed["preset"] == set(methods.baselines())
+    assert changed["tuned"] == set(methods.names())
     assert changed["schedule"] == changed["finalizer"] == set(methods.proxies())
     assert changed["ridge"] == changed["shrinkage"] == gaussian
     assert changed["cap"] == gaussian | {"probe", "fresh"}

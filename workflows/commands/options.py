@@ -69,6 +69,7 @@ def add_resnet(parser: argparse.ArgumentParser) -> None:
 def add_settings(parser: argparse.ArgumentParser) -> None:
     from unlearn_core import methods
     from unlearn_core.methods import FINALIZERS, PRESETS, SCHEDULES, DirOnTest
+    from unlearn_core.tuned import TUNED
 
     group = parser.add_argument_group(
         "methods and settings",
@@ -76,14 +77,18 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         "forgotten. Baselines train the network further.",
     )
     add, paper = group.add_argument, methods.paper_methods()
-    others = " and ".join(name for name in methods.names() if name not in paper)
+    others = ", ".join(name for name in methods.names() if name not in paper)
     known = f"proxies: {', '.join(methods.proxies())}; baselines: {', '.join(methods.baselines())}"
-    chosen = f"{known} (default: the paper's {len(paper)}, all but {others})"
-    add("--methods", **repeated(list_of(methods.names()), "M,M"), help=chosen)
+    chosen = f"{known}; or all, or paper (default: the paper's {len(paper)}, all but {others})"
+    groups = {"all": methods.names(), "paper": paper}
+    add("--methods", **repeated(list_of(methods.names(), groups), "M,M"), help=chosen)
     seeds = f"run every variant with each of these (default: {','.join(map(str, SEEDS))})"
     add("--seeds", **repeated(integers, "S,S"), help=seeds)
-    presets = "run baselines as the paper does, or as their authors published them"
-    add("--preset", default="paper", choices=PRESETS, help=presets)
+    presets = (
+        "run baselines as the paper does, or as their authors published them; tuned: run every method as 'unlearn tune' "
+        "found it best, as in paper if it was not tuned"
+    )
+    add("--preset", default="paper", choices=(*PRESETS, TUNED), help=presets)
     add_proxy_settings(group)
     finalizers = (
         "write a proxy's change into the network by distillation (kl) or by least squares on its last layer (mse), or "

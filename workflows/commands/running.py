@@ -1,4 +1,4 @@
-"""What ``run``, ``grid`` and ``features`` share: check the device, run with progress shown, say how it ended."""
+"""What ``run``, ``grid``, ``tune`` and ``features`` share: check the device, run with progress shown, say how it ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workflows.display import Display, duration, speaker
 from workflows.layout import Layout
 from workflows.rates import Rates
 from workflows.results import Recorder
-from workflows.run import Machine, Outcome, run_plan
+from workflows.run import Machine, Outcome, Workers, run_plan
 from workflows.sources import Source
 
 EXIT_FAILED_STEPS = 1
@@ -55,8 +55,9 @@ def run_steps(
     recorder: Recorder,
     arguments: argparse.Namespace,
     console: Console,
+    kept: Workers | None = None,
 ) -> Outcome:
-    """Run ``targets`` and all that they need on the machine that ``add_machine`` asked for."""
+    """Run ``targets`` and all that they need on the machine that ``add_machine`` asked for, or on workers that are kept."""
     layout = recorder.layout
     rates = Rates(Store(layout.store), sources)
     workers = 1 if arguments.local else arguments.workers or os.cpu_count() or 1
@@ -65,8 +66,12 @@ def run_steps(
         settled = state.cached | state.done | set(state.failures)
         return rates.total([step for step in state.steps if step.id not in settled]) / workers
 
-    machine = Machine(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(Machine)})
-    return run_plan(targets, layout, machine, recorder, Display(console, title, seconds_left))
+    return run_plan(targets, layout, machine_of(arguments), recorder, Display(console, title, seconds_left), kept)
+
+
+def machine_of(arguments: argparse.Namespace) -> Machine:
+    """What ``add_machine`` asked for."""
+    return Machine(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(Machine)})
 
 
 def conclude(outcome: Outcome, arguments: argparse.Namespace, console: Console, following: str | None = None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,13 @@ def one_of(known: Sequence[str]) -> Callable[[str], str]:
     return parse
 
 
-def list_of(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-    one = one_of(known)
-    return lambda text: tuple(one(name) for name in names(text))
+def list_of(
+    known: Sequence[str], groups: Mapping[str, Sequence[str]] | None = None
+) -> Callable[[str], tuple[str, ...]]:
+    """Values separated by commas; the name of a group stands for all of its own."""
+    groups = groups or {}
+    one = one_of((*known, *groups))
+    return lambda text: tuple(value for name in names(text) for value in groups.get(name) or [one(name)])
 
 
 def names(text: str) -> tuple[str, ...]:
