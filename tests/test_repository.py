@@ -54,7 +54,7 @@ def test_the_readme_names_commands_and_files_that_exist():
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
     for path in re.findall(r"\]\(([^)#]+)\)", text):
         assert (ROOT / path).exists(), path
-    names = ("run", "grid", "plan", "features", "report", "forget", "verify")
+    names = ("run", "grid", "plan", "features", "tune", "report", "forget", "verify")
     known = "".join(run([sys.executable, "-m", "workflows", name, "--help"], ROOT).stdout for name in names)
     for option in set(re.findall(r"--[a-z][a-z-]+", text)):
         assert option in known, option

@@ -250,7 +250,7 @@ def test_help_teaches():
         "(default: cifar10,cifar100)",
         "subclass: train on superclasses",
         "Rerun the same command to resume",
-        "(default: the paper's 13, all but probe and fresh)",
+        "(default: the paper's 13, all but probe, fresh, l1-sparse, neggrad+, short, short-warm)",
         "distil as 'unlearn forget' does, with its stopping rule (default: grid)",
     ):
         assert words in text

@@ -50,9 +50,12 @@ def done_files(out: Path) -> dict[str, bytes]:
     return {file.parent.name: file.read_bytes() for file in (out / "store" / "steps").glob(f"*/*/{DONE}")}
 
 
+MEASURED = ("seconds", "rte", "cost", "preparation", "proxy_seconds")
+
+
 def without_seconds(value):
     if isinstance(value, dict):
-        return {k: without_seconds(v) for k, v in value.items() if k not in ("seconds", "rte", "proxy_seconds")}
+        return {k: without_seconds(v) for k, v in value.items() if k not in MEASURED}
     return [without_seconds(item) for item in value] if isinstance(value, list) else value
 
 
