@@ -1,4 +1,4 @@
-"""h(eta), admissibility and eta_max: how much of a proxy's signal is safe.  [par:normalization], [eq:MaxInPratice]"""
+"""h(eta), admissibility and eta_max: how much of a proxy's signal to apply.  [par:normalization], [eq:MaxInPratice]"""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def find_eta_max(logits: NDArray[np.floating], signal: Array, cap: float = 1.0) 
     root = _largest_root(shift, end)
     if root is not None:
         return EtaSearch(root, True, "h(eta_max) = 0", slope)
-    whole = "the whole signal is safe" if end == cap else "the search ends there"
+    whole = "the whole signal" if end == cap else "the search ends there"
     return EtaSearch(end, True, f"h({end:g}) <= 0: {whole}", slope)
 
 

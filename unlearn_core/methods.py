@@ -1,7 +1,8 @@
 """Every method in one table, with all that its results depend on. Light: imports no torch.
 
-A method is a file and a line here. A proxy's file has a function that fits it to a ``ForgetRequest``; a baseline's has its
-recipes. Look methods up through the functions below, when they are needed: a test may add a line.
+A method is a file and a line here. A proxy's file has a function that fits it to a ``ForgetRequest``, a baseline's its
+recipes, an edit's a function from an ``EditRequest`` to a network. Look methods up through the functions below, when they
+are needed: a test may add a line.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
-import numpy as np
 from numpy.typing import NDArray
 
-from unlearn_core.baselines import ft, ga, ga_ft, l1_sparse, neggrad_plus, rl_ft, salun, scrub, short
+from unlearn_core.baselines import bad_teacher, ft, ga, ga_ft, l1_sparse, neggrad_plus, rl_ft, salun, scrub, short
+from unlearn_core.edits import newton, ssd, truncate
+from unlearn_core.edits.request import EditRequest
 from unlearn_core.errors import BadInput
-from unlearn_core.proxies import empirical, fresh, probe, statistics
+from unlearn_core.preparations import CROSSFIT, CURVATURE, IMPORTANCES, MOMENTS, PROBE
+from unlearn_core.proxies import crossfit, empirical, fresh, probe
 from unlearn_core.proxies.doubled import lda_2c
 from unlearn_core.proxies.gaussian import Components, GaussianProxy, fit_gaussian
 from unlearn_core.proxies.mixture import lda_mix, qda_mix
@@ -52,38 +55,14 @@ class Family(StrEnum):
     """Predicts how the posteriors shift; the shift is then written into the network."""
     BASELINE = "baseline"
     """Trains the network further, by a recipe."""
+    EDIT = "edit"
+    """Changes the weights in one step."""
 
 
 class Scope(StrEnum):
     ANY_POINT = "any point"
     TRAINING_POINTS = "training points"
     """Shifts the training points alone: a network generalises what it is taught there, a logit processor cannot."""
-
-
-@dataclass(frozen=True)
-class Preparation:
-    """Something computed from D once, for all requests; ``kind`` is a dataclass of arrays, which is how it is stored."""
-
-    compute: Callable[[NDArray[np.floating], NDArray[np.int64], int, Any], Any]
-    """From features (N, d), labels (N,), the number of classes and the constants."""
-    kind: type
-    constants: Any = None
-
-
-MOMENTS, PROBE = "moments", "probe"
-
-PREPARATIONS: Mapping[str, Preparation] = MappingProxyType(
-    {
-        MOMENTS: Preparation(statistics.moments_of_all, statistics.Moments),
-        PROBE: Preparation(probe.fit_probe_of_all, probe.ProbeFit, probe.ProbeConstants()),
-    }
-)
-
-
-def prepared_config(name: str) -> dict[str, Any]:
-    """What identifies a preparation beside data and label space, as plain JSON values."""
-    constants = PREPARATIONS[name].constants
-    return {"what": name} | ({} if constants is None else {"constants": dataclasses.asdict(constants)})
 
 
 @dataclass(frozen=True)
@@ -95,7 +74,7 @@ class ProxyMethod:
     constants: Any = None
     """A frozen dataclass of the method's own numbers, or None."""
     prepares: str | None = None
-    """What of ``PREPARATIONS`` it starts from."""
+    """What of ``preparations.PREPARATIONS`` it starts from."""
     settings: tuple[str, ...] = ()
     """The fields of ``ProxySettings`` that its result depends on, beside the finalizer."""
     closed_form: bool = False
@@ -103,6 +82,10 @@ class ProxyMethod:
     cap: float = 1.0
     """The largest eta, unless the settings say another."""
     schedule: Schedule = PAPER_SCHEDULE
+    rate: float = 1.0
+    """Of its distillation, in units of the architecture's own learning rate."""
+    sample: int | None = None
+    """It is asked about the records and so many retained rows, or as many as there are records; None: about all of D."""
     scope: Scope = Scope.ANY_POINT
     per_network: bool = False
     """Its fit or signal reads the network's logits, or draws by the cell's seed, so that cells cannot share it."""
@@ -126,7 +109,20 @@ class BaselineMethod:
     family: Literal[Family.BASELINE] = Family.BASELINE
 
 
-Method = ProxyMethod | BaselineMethod
+@dataclass(frozen=True)
+class EditMethod:
+    """A change of weights. ``edit(request, constants)`` gives a network, a stack of one; None if it has no answer."""
+
+    name: str
+    edit: Callable[[EditRequest, Any], Any]
+    constants: Any = None
+    prepares: str | None = None
+    """What of ``preparations.PREPARATIONS`` it starts from."""
+    paper: bool = False
+    family: Literal[Family.EDIT] = Family.EDIT
+
+
+Method = ProxyMethod | BaselineMethod | EditMethod
 
 
 def gaussian(name: str, components: Callable[[ForgetRequest], Components]) -> ProxyMethod:
@@ -142,9 +138,15 @@ def gaussian(name: str, components: Callable[[ForgetRequest], Components]) -> Pr
 
 
 def _baseline(
-    name: str, paper: Recipe, original: Recipe, in_paper: bool = True, note_on_original: str | None = None
+    name: str,
+    paper: Recipe,
+    original: Recipe,
+    in_paper: bool = True,
+    note_on_paper: str | None = None,
+    note_on_original: str | None = None,
 ) -> BaselineMethod:
-    notes = {} if note_on_original is None else {"original": note_on_original}
+    given = {"paper": note_on_paper, "original": note_on_original}
+    notes = {preset: note for preset, note in given.items() if note is not None}
     presets = {"paper": paper, "original": original}
     return BaselineMethod(name, MappingProxyType(presets), in_paper, MappingProxyType(notes))
 
@@ -194,14 +196,35 @@ TABLE: Mapping[str, Method] = _table(
         auto=True,
         paper=False,
     ),
+    ProxyMethod(
+        "crossfit",
+        crossfit.fit_crossfit,
+        prepares=CROSSFIT,
+        schedule=crossfit.SCHEDULE,
+        rate=crossfit.RATE,
+        sample=crossfit.SAMPLE,
+        scope=Scope.TRAINING_POINTS,
+        per_network=True,
+        paper=False,
+    ),
+    EditMethod("newton", newton.step, newton.NewtonConstants(), CURVATURE),
+    EditMethod("truncate", truncate.truncate, truncate.TruncateConstants()),
+    EditMethod("ssd", ssd.edit, ssd.SsdConstants(), IMPORTANCES),
     _baseline("ft", ft.PAPER, ft.ORIGINAL),
     _baseline("ga", ga.PAPER, ga.ORIGINAL, note_on_original=ga.NOTE_ON_ORIGINAL),
     _baseline("ga-ft", ga_ft.PAPER, ga_ft.ORIGINAL),
-    _baseline("rl-ft", rl_ft.PAPER, rl_ft.ORIGINAL),
-    _baseline("scrub", scrub.PAPER, scrub.ORIGINAL, note_on_original=scrub.NOTE_ON_ORIGINAL),
-    _baseline("salun", salun.PAPER, salun.ORIGINAL),
+    _baseline("rl-ft", rl_ft.PAPER, rl_ft.ORIGINAL, note_on_paper=rl_ft.NOTE_ON_PAPER),
+    _baseline(
+        "scrub",
+        scrub.PAPER,
+        scrub.ORIGINAL,
+        note_on_paper=scrub.NOTE_ON_PAPER,
+        note_on_original=scrub.NOTE_ON_ORIGINAL,
+    ),
+    _baseline("salun", salun.PAPER, salun.ORIGINAL, note_on_paper=rl_ft.NOTE_ON_PAPER),
     _baseline("l1-sparse", l1_sparse.PAPER, l1_sparse.ORIGINAL, in_paper=False),
     _baseline("neggrad+", neggrad_plus.PAPER, neggrad_plus.ORIGINAL, in_paper=False),
+    _baseline("bad-teacher", bad_teacher.PAPER, bad_teacher.ORIGINAL, in_paper=False),
     _competitor("short", short.SHORT),
     _competitor("short-warm", short.WARM),
 )
@@ -221,7 +244,7 @@ def find_proxy(name: str) -> ProxyMethod:
 
 
 def names() -> tuple[str, ...]:
-    """All methods: proxies, then baselines."""
+    """All methods: proxies, edits, baselines."""
     return tuple(TABLE)
 
 
@@ -231,6 +254,10 @@ def proxies() -> tuple[str, ...]:
 
 def baselines() -> tuple[str, ...]:
     return tuple(name for name, line in TABLE.items() if line.family is Family.BASELINE)
+
+
+def edits() -> tuple[str, ...]:
+    return tuple(name for name, line in TABLE.items() if line.family is Family.EDIT)
 
 
 def note_on(name: str, preset: str) -> str | None:
@@ -335,7 +362,7 @@ class RunSettings:
             tuned = find_tuned(method, arch)
         if tuned is None:
             return replace(self, preset="paper") if self.preset == TUNED else self
-        distils = find(method).family is Family.BASELINE or (self.proxy.finalizer == "kl" and self.schedule == "grid")
+        distils = find(method).family is not Family.PROXY or (self.proxy.finalizer == "kl" and self.schedule == "grid")
         values, proxy = {}, self.proxy
         for path, value in tuned.values.items():
             part, _, name = path.partition(".")
@@ -360,7 +387,7 @@ class WhatIsRun:
     """
 
     settings: Mapping[str, Any]
-    optimization: Optimization
+    optimization: Optimization | None = None
     recipe: Recipe | None = None
     schedule: Schedule | None = None
     constants: Any = None
@@ -388,19 +415,24 @@ def what_is_run(method: str, arch: str, settings: RunSettings) -> WhatIsRun:
         if how != untuned:
             recipe = replace(recipe, optimization=how)
         return WhatIsRun({"preset": settings.preset}, how, recipe, tuned=settings.tuned)
+    constants = tuned.put("constants", line.constants)
+    if line.family is Family.EDIT:
+        return WhatIsRun({}, constants=constants, tuned=settings.tuned)
     chosen = {name: getattr(settings.proxy, name) for name in line.settings}
     if not line.closed_form:
         cap = settings.proxy.cap_of(method)
         chosen["cap"] = cap if math.isfinite(cap) else str(cap)  # JSON has no infinity
     chosen["finalizer"] = settings.proxy.finalizer
-    schedule = None
+    if line.sample is not None:
+        chosen["sample"] = line.sample
+    schedule, how = None, unlearning_optimization(arch)
     if settings.proxy.finalizer == "kl":
         chosen["schedule_name"] = settings.schedule
         schedule = tuned.put("schedule", settings.schedule_of(method))
     return WhatIsRun(
         chosen,
-        tuned.put("optimization", unlearning_optimization(arch)),
+        tuned.put("optimization", replace(how, lr=line.rate * how.lr)),
         schedule=schedule,
-        constants=tuned.put("constants", line.constants),
+        constants=constants,
         tuned=settings.tuned,
     )

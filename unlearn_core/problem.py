@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unlearn_core import methods
 from unlearn_core.data.splits import scenario_mask
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import LabelSpace, Scenario, Variant
+from unlearn_core.preparations import MOMENTS, PROBE, Given, Kept
 from unlearn_core.proxies.points import Points
 from unlearn_core.proxies.probe import ProbeFit, design
 from unlearn_core.proxies.statistics import Moments
@@ -36,11 +36,13 @@ class Rows:
         labels: (N,) int64 in 0..C-1.
         features: (N, d); None for images of which no layer was sketched.
         load_inputs: the rows as the network reads them, on its device; None for a black box.
+        numbers: which rows of D these are; None: all of them, in order.
     """
 
     labels: NDArray[np.int64]
     features: Features | None
     load_inputs: Callable[[], torch.Tensor] | None = None
+    numbers: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -65,6 +67,23 @@ class Rows:
 
         return torch.from_numpy(np.ascontiguousarray(self.labels)).to(self.inputs.device)
 
+    @property
+    def number(self) -> NDArray[np.int64]:
+        """(N,) which row of D each is."""
+        return np.arange(len(self)) if self.numbers is None else self.numbers
+
+    def take(self, rows: NDArray[np.int64]) -> Rows:
+        """Some of the rows; inputs are read when they are needed."""
+
+        def load() -> torch.Tensor:
+            import torch
+
+            return self.inputs[torch.from_numpy(rows).to(self.inputs.device)]
+
+        features = None if self.features is None else self.features[rows]
+        numbers = rows if self.numbers is None else self.numbers[rows]
+        return Rows(self.labels[rows], features, None if self.load_inputs is None else load, numbers)
+
 
 @dataclass(frozen=True, eq=False)
 class Problem:
@@ -72,16 +91,15 @@ class Problem:
 
     Attributes:
         heldout: rows that no network is trained on; None if there are none.
-        prepared: what was computed from D before any request came, by name (``methods.PREPARATIONS``); whatever is
-            missing is computed at its first use and kept.
-        preparation_seconds: what computing it took, by the same names.
+        prepared: what was computed from D before any request came.
+        counts: (C,) rows of D by class, if ``train`` is a part of D.
     """
 
     train: Rows
     heldout: Rows | None
     n_classes: int
-    prepared: dict[str, Any] = field(default_factory=dict)
-    preparation_seconds: dict[str, float] = field(default_factory=dict)
+    prepared: Kept = field(default_factory=Kept)
+    counts: NDArray[np.int64] | None = None
 
     @property
     def test(self) -> Rows:
@@ -93,25 +111,29 @@ class Problem:
     def device(self) -> torch.device:
         return self.train.inputs.device
 
-    def prepare(self, name: str) -> Any:
-        if name not in self.prepared:
-            from unlearn_core.clock import Stopwatch
+    @cached_property
+    def class_counts(self) -> NDArray[np.int64]:
+        """(C,) rows of D by class."""
+        return np.bincount(self.train.labels, minlength=self.n_classes) if self.counts is None else self.counts
 
-            how, watch = methods.PREPARATIONS[name], Stopwatch()
-            with watch.running():
-                self.prepared[name] = how.compute(self.train.seen, self.train.labels, self.n_classes, how.constants)
-            self.preparation_seconds[name] = watch.seconds
-        return self.prepared[name]
+    @property
+    def n_rows(self) -> int:
+        """Of D, whatever part of it is here."""
+        return int(self.class_counts.sum())
+
+    def prepare(self, name: str, arch: str | None = None) -> Any:
+        """What is prepared of D, for networks of an architecture; computed if nobody has."""
+        return self.prepared.get(name, Given(self, arch))
 
     @property
     def moments(self) -> Moments:
         """The sufficient statistics of D."""
-        return self.prepare(methods.MOMENTS)
+        return self.prepare(MOMENTS)
 
     @property
     def probe(self) -> ProbeFit:
         """The linear classifier of D."""
-        return self.prepare(methods.PROBE)
+        return self.prepare(PROBE)
 
     @cached_property
     def probe_inputs(self) -> NDArray[np.float32]:
@@ -121,12 +143,23 @@ class Problem:
         probe, watch = self.probe, Stopwatch()
         with watch.running():
             inputs = design(self.train.seen, probe)
-        self.preparation_seconds[methods.PROBE] = self.preparation_seconds.get(methods.PROBE, 0.0) + watch.seconds
+        self.prepared.seconds[PROBE] = self.prepared.seconds.get(PROBE, 0.0) + watch.seconds
         return inputs
 
     def training_points(self, logits: NDArray[np.floating] | None) -> Points:
         """The training rows as proxies are asked about them."""
         return Points(self.train.seen, logits, rows=np.arange(len(self.train)))
+
+    def part(self, forget: Mask, retained: int) -> tuple[Problem, Mask]:
+        """The rows to forget and so many retained ones, evenly spread, or as many as are forgotten; and which are which.
+
+        The same for every network, and nothing in it takes longer for more rows of D.
+        """
+        gone = np.flatnonzero(forget)
+        spread = np.linspace(0, len(forget) - 1, min(len(forget), max(retained, len(gone)))).astype(np.int64)
+        rows = np.union1d(gone, spread)
+        part = Problem(self.train.take(rows), self.heldout, self.n_classes, self.prepared, self.class_counts)
+        return part, forget[rows]
 
 
 def problem_of(features: Features, labels: NDArray[np.integer], n_classes: int) -> Problem:
@@ -170,8 +203,7 @@ def make_problem(
     inputs: Inputs,
     space: LabelSpace,
     sketch: Sketch | None = None,
-    prepared: dict[str, Any] | None = None,
-    preparation_seconds: dict[str, float] | None = None,
+    prepared: Kept | None = None,
 ) -> Problem:
     """A data set in one label space. If the rows are images, proxies see the sketch."""
     data = inputs.data
@@ -182,8 +214,7 @@ def make_problem(
         Rows(data.train_labels(space), train, lambda: inputs.train),
         Rows(data.test_labels(space), test, lambda: inputs.test),
         data.n_classes(space),
-        prepared or {},
-        preparation_seconds or {},
+        prepared or Kept(),
     )
 
 

@@ -146,6 +146,28 @@ SPACES: Mapping[str, SearchSpace] = MappingProxyType(
                 Parameter("request_share", ("constants.probe.request_share",), 1e-4, 0.3, log=True),
             )
         ),
+        "crossfit": SearchSpace(
+            (
+                _rate(0.1, 10.0),
+                _epochs(12, "schedule.epochs"),
+                Parameter("batch_divisor", ("schedule.batch_divisor",), choices=(1, 2, 4, 8)),
+                Parameter("last_rate", ("schedule.last_rate",), 0.03, 1.0, log=True),
+                Parameter("least_retained", ("schedule.least_retained",), choices=(512, 1024, 2048)),
+            )
+        ),
+        "newton": SearchSpace(
+            (
+                Parameter("damping", ("constants.damping",), 1e-8, 1e-3, log=True),
+                Parameter("scale", ("constants.scale",), 0.3, 1.5),
+            )
+        ),
+        "truncate": SearchSpace(()),
+        "ssd": SearchSpace(
+            (
+                Parameter("alpha", ("constants.alpha",), 0.5, 100.0, log=True),
+                Parameter("lambda", ("constants.lambda_",), 0.1, 5.0, log=True),
+            )
+        ),
         # with Adam the size of a lone loss says nothing: how far an ascent goes is its rate and its epochs
         "ga": SearchSpace((_rate(1e-3, 10.0), _DECAY, _batch(1.0), _epochs(20))),
         "ga-ft": SearchSpace(
@@ -154,6 +176,14 @@ SPACES: Mapping[str, SearchSpace] = MappingProxyType(
         "l1-sparse": SearchSpace((*_BASELINE, Parameter("l1", ("recipe.l1",), 1e-6, 1e-2, log=True))),
         # against a weight of 0.95 on retained rows
         "neggrad+": SearchSpace((*_BASELINE, Parameter("ascent", (_ASCENT,), 0.01, 10.0, log=True, relative=True))),
+        "bad-teacher": SearchSpace(
+            (
+                *_BASELINE,
+                Parameter(
+                    "least_retained", ("recipe.phases.0.passes.0.least_retained",), choices=(0, 1024, 4096, 16384)
+                ),
+            )
+        ),
         "rl-ft": SearchSpace((*_SGD, _epochs(5)), start="original"),
         "salun": SearchSpace(
             (*_SGD, _epochs(5), Parameter("saliency_share", ("recipe.saliency_share",), 0.1, 0.9)), start="original"
@@ -181,4 +211,5 @@ def search_space(method: str) -> SearchSpace:
     line = methods.find(method)
     if method in SPACES:
         return SPACES[method]
-    return SearchSpace(_BASELINE if line.family is Family.BASELINE else _DISTILLATION)
+    by_family = {Family.BASELINE: _BASELINE, Family.PROXY: _DISTILLATION, Family.EDIT: ()}
+    return SearchSpace(by_family[line.family])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,10 +14,21 @@ from unlearn_core import methods
 from unlearn_core.audit.divergence import log_probabilities
 from unlearn_core.audit.scoring import Scorer
 from unlearn_core.clock import Stopwatch
+from unlearn_core.edits.request import EditRequest
 from unlearn_core.finalize import Lesson, distil, distil_until_done, least_squares
-from unlearn_core.methods import BaselineMethod, DirOnTest, Family, ProxyMethod, RunSettings, WhatIsRun, what_is_run
+from unlearn_core.methods import (
+    BaselineMethod,
+    DirOnTest,
+    EditMethod,
+    Family,
+    ProxyMethod,
+    RunSettings,
+    WhatIsRun,
+    what_is_run,
+)
 from unlearn_core.nets.make import fresh_network, stored_network
 from unlearn_core.nets.stack import NetworkStack, State
+from unlearn_core.preparations import PREPARATIONS, PROBE, Given, Kept, Per, kept_as
 from unlearn_core.problem import Cell, Problem
 from unlearn_core.proxies.covariance import Shrinkage
 from unlearn_core.proxies.empirical import NOWHERE
@@ -46,13 +58,28 @@ class Reference:
     scorers: Sequence[Scorer]
     pretrained: State | None = None
     """What the base's body started from, if it was not drawn: a retrain cut short starts there too."""
+    of_networks: Sequence[Kept] = ()
+    """What was prepared of each cell's base; nothing yet if empty."""
 
     def __post_init__(self) -> None:
+        if not self.of_networks:
+            object.__setattr__(self, "of_networks", tuple(Kept() for _ in self.cells))
         if not len(self.cells) == self.base.net.n_members == self.retrain.net.n_members == len(self.scorers):
             raise ValueError("each cell needs one base, one retrain and one scorer")
 
     def base_logits(self, member: int, inputs: torch.Tensor) -> Array:
         return self.base.net.logits(member, inputs).double().cpu().numpy()
+
+    def prepared(self, name: str | None, member: int) -> tuple[Any, float]:
+        """Something that a method starts from, and the seconds that it took, whoever computed it."""
+        if name is None:
+            return None, 0.0
+        of_network = PREPARATIONS[name].per is Per.NETWORK
+        kept = self.of_networks[member] if of_network else self.problem.prepared
+        value = kept.get(name, Given(self.problem, self.arch, self.base.net if of_network else None, member))
+        if name == PROBE:
+            _ = self.problem.probe_inputs
+        return value, kept.seconds[kept_as(name, self.arch)]
 
 
 def run_method(
@@ -63,6 +90,8 @@ def run_method(
     line, run = methods.find(method), what_is_run(method, reference.arch, settings)
     if line.family is Family.BASELINE:
         return _run_baseline(line, reference, run, progress)
+    if line.family is Family.EDIT:
+        return _run_edit(line, reference, run, progress)
     return _run_proxy(line, reference, settings.of(method, reference.arch), run, progress)
 
 
@@ -70,9 +99,8 @@ def _run_baseline(
     line: BaselineMethod, reference: Reference, run: WhatIsRun, progress: Progress | None
 ) -> list[MethodRecord]:
     rows, base, recipe = reference.problem.train, reference.base.net, run.recipe
-    if recipe is None:
+    if recipe is None or run.optimization is None:
         raise ValueError(f"{line.name} is a baseline without a recipe")
-    needs_teacher = any(term.toward is Toward.TEACHER for term in recipe.terms)
     watch = Stopwatch(base.device)
     with watch.running():
         members = [
@@ -81,9 +109,9 @@ def _run_baseline(
                 "unlearn",
                 rows.label_tensor,
                 torch.from_numpy(cell.forget),
-                {Toward.TEACHER: base.logits(k, rows.inputs)} if needs_teacher else {},
+                soft,
             )
-            for k, cell in enumerate(reference.cells)
+            for cell, soft in zip(reference.cells, _teachers(line.name, recipe, reference), strict=True)
         ]
         student = _start(line.name, recipe, reference)
         history = _History(student, reference.scorers, [0.0] * len(members), watch, progress)
@@ -95,14 +123,39 @@ def _run_baseline(
     ]
 
 
-def _start(method: str, recipe: Recipe, reference: Reference) -> NetworkStack:
-    """The network that a recipe trains: a copy of the base, or fresh weights with a share of the base's mixed in."""
-    base, rows = reference.base.net, reference.problem.train
-    if recipe.start is Start.BASE:
-        return base.select(range(base.n_members))
+def _teachers(method: str, recipe: Recipe, reference: Reference) -> list[dict[Toward, torch.Tensor]]:
+    """For every cell, the logits that the recipe's terms are about."""
+    base, inputs = reference.base.net, reference.problem.train.inputs
+    needed = {term.toward for term in recipe.terms} - {Toward.LABELS}
+    if not needed:
+        return [{} for _ in reference.cells]
+    competent = [base.logits(k, inputs) for k in range(base.n_members)]
+    if Toward.TWO_TEACHERS not in needed:
+        return [{Toward.TEACHER: logits} for logits in competent]
+    untrained = _untrained(method, reference)
+    teachers = []
+    for k, cell in enumerate(reference.cells):
+        forgotten = torch.from_numpy(np.flatnonzero(cell.forget)).to(base.device)
+        both = competent[k].index_copy(0, forgotten, untrained.logits(k, inputs, forgotten))
+        teachers.append({Toward.TEACHER: competent[k], Toward.TWO_TEACHERS: both})
+    return teachers
+
+
+def _untrained(method: str, reference: Reference, pretrained: State | None = None) -> NetworkStack:
+    """For every cell, weights of the method's own draw."""
     seeds = [derive_seed(cell.seed, method, "weights") for cell in reference.cells]
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    fresh = fresh_network(reference.arch, rows.inputs, base.n_classes, generators, reference.pretrained)
+    return fresh_network(
+        reference.arch, reference.problem.train.inputs, reference.base.net.n_classes, generators, pretrained
+    )
+
+
+def _start(method: str, recipe: Recipe, reference: Reference) -> NetworkStack:
+    """The network that a recipe trains: a copy of the base, or fresh weights with a share of the base's mixed in."""
+    base = reference.base.net
+    if recipe.start is Start.BASE:
+        return base.select(range(base.n_members))
+    fresh = _untrained(method, reference, reference.pretrained)
     if recipe.base_share == 0.0:
         return fresh
     states = []
@@ -115,6 +168,25 @@ def _start(method: str, recipe: Recipe, reference: Reference) -> NetworkStack:
             }
         )
     return stored_network(reference.arch, states, base.device)
+
+
+def _run_edit(line: EditMethod, reference: Reference, run: WhatIsRun, progress: Progress | None) -> list[MethodRecord]:
+    records = []
+    for k, cell in enumerate(reference.cells):
+        prepared, preparation = reference.prepared(line.prepares, k)
+        watch = Stopwatch(reference.base.net.device)
+        with watch.running():
+            request = EditRequest(reference.problem, cell.forget, reference.base.net, k, prepared)
+            edited = line.edit(request, run.constants)
+        net, member, epoch = (reference.base.net, k, 0) if edited is None else (edited, 0, 1)
+        epochs = [EpochMetrics(epoch, watch.seconds, reference.scorers[k].score(net, member))]
+        retrain_seconds = reference.retrain.seconds[k]
+        records.append(
+            _method_record(line.name, epochs, watch.seconds, retrain_seconds, preparation_seconds=preparation)
+        )
+        if progress is not None:
+            progress(epoch)
+    return records
 
 
 def _method_record(
@@ -160,9 +232,14 @@ class _History:
 
 @dataclass(frozen=True, eq=False)
 class _Timed:
-    """One cell's target and the seconds that it took: computed within the timed part, described outside it."""
+    """One cell's target and the seconds that it took: computed within the timed part, described outside it.
+
+    ``problem`` and ``forget`` are the rows that it speaks of: D, or a part of it.
+    """
 
     target: Target
+    problem: Problem
+    forget: NDArray[np.bool_]
     seconds: float
 
 
@@ -173,7 +250,7 @@ Ended = tuple[Sequence[EpochMetrics], float]
 def _run_proxy(
     line: ProxyMethod, reference: Reference, settings: RunSettings, run: WhatIsRun, progress: Progress | None
 ) -> list[MethodRecord]:
-    preparation = _prepare(line, reference.problem)
+    _, preparation = reference.prepared(line.prepares, 0)
     timed = _make_targets(line, reference, settings, run)
     records = [_target_record(reference, k, one, settings) for k, one in enumerate(timed)]
     active = [k for k, one in enumerate(timed) if one.target.unlearns]
@@ -204,28 +281,22 @@ def _run_proxy(
     return results
 
 
-def _prepare(line: ProxyMethod, problem: Problem) -> float:
-    """Have at hand what the method starts from; the seconds that it took, whoever computed it."""
-    if line.prepares is None:
-        return 0.0
-    problem.prepare(line.prepares)
-    if line.prepares == methods.PROBE:
-        _ = problem.probe_inputs
-    return problem.preparation_seconds[line.prepares]
-
-
 def _make_targets(line: ProxyMethod, reference: Reference, settings: RunSettings, run: WhatIsRun) -> list[_Timed]:
-    problem, timed = reference.problem, []
+    timed = []
     fits: dict[tuple[bytes, int], tuple[Fitted, float]] = {}
     for k, cell in enumerate(reference.cells):
-        watch = Stopwatch(problem.device)
+        watch = Stopwatch(reference.problem.device)
         key = (cell.forget.tobytes(), cell.seed if line.per_network else 0)
         with watch.running():
+            problem, forget = reference.problem, cell.forget
+            if line.sample is not None:
+                problem, forget = problem.part(forget, line.sample)
             points = problem.training_points(reference.base_logits(k, problem.train.inputs))
             # what cells share must not depend on one's network: a proxy that reads it says so in the table
             seen = points if line.per_network else problem.training_points(None)
+            proxy, arch = settings.proxy, reference.arch
             request = ForgetRequest(
-                problem, cell.forget, seen, settings.proxy.ridge, Shrinkage(settings.proxy.shrinkage), cell.seed
+                problem, forget, seen, proxy.ridge, Shrinkage(proxy.shrinkage), cell.seed, arch=arch
             )
             if shared := fits.get(key):  # cells with one forget set share the fit, and each is charged for it
                 fitted, fit_seconds = shared
@@ -236,35 +307,56 @@ def _make_targets(line: ProxyMethod, reference: Reference, settings: RunSettings
                 fits[key] = (fitted, watch.seconds - before)
             target = make_target(fitted, points, request.lost_classes, settings.proxy.cap_of(line.name))
             _ = target.log_target
-        timed.append(_Timed(target, watch.seconds + fit_seconds))
+        timed.append(_Timed(target, problem, forget, watch.seconds + fit_seconds))
     return timed
 
 
 def _finalize_kl(
     reference: Reference, timed: dict[int, _Timed], run: WhatIsRun, progress: Progress | None
 ) -> dict[int, Ended]:
-    rows, active = reference.problem.train, list(timed)
-    schedule, how = run.schedule, run.optimization
-    assert schedule is not None  # who distils has one
-    lessons = [Lesson(reference.cells[k].seed, reference.cells[k].forget, timed[k].target.log_target) for k in active]
-    if schedule.stopping is not None:
-        ended = {}
-        for k, lesson in zip(active, lessons, strict=True):
-            watch = Stopwatch(reference.base.net.device)
-            with watch.running():
-                base = reference.base.net.select([k])
-                done = distil_until_done(base, rows, lesson, schedule, how)
-            seconds, epoch = timed[k].seconds + watch.seconds, done.best_epoch or 0
-            ended[k] = ([EpochMetrics(epoch, seconds, reference.scorers[k].score(done.net or base, 0))], seconds)
-            if progress is not None:
-                progress(epoch)
-        return ended
+    assert run.schedule is not None  # who distils has one
+    if run.schedule.stopping is not None:
+        return {k: _distil_until_done(reference, k, one, run, progress) for k, one in timed.items()}
+    if all(one.problem is reference.problem for one in timed.values()):
+        return _distil(reference, timed, run, progress)
+    ended = {}
+    for k, one in timed.items():  # each on rows of its own: they are no stack
+        ended |= _distil(reference, {k: one}, run, progress)
+    return ended
+
+
+def _lesson(reference: Reference, k: int, timed: _Timed) -> Lesson:
+    return Lesson(reference.cells[k].seed, timed.forget, timed.target.log_target)
+
+
+def _distil_until_done(reference: Reference, k: int, timed: _Timed, run: WhatIsRun, progress: Progress | None) -> Ended:
+    assert run.schedule is not None
+    assert run.optimization is not None
+    watch = Stopwatch(reference.base.net.device)
+    with watch.running():
+        base = reference.base.net.select([k])
+        lesson = _lesson(reference, k, timed)
+        done = distil_until_done(base, timed.problem.train, lesson, run.schedule, run.optimization)
+    seconds, epoch = timed.seconds + watch.seconds, done.best_epoch or 0
+    if progress is not None:
+        progress(epoch)
+    return [EpochMetrics(epoch, seconds, reference.scorers[k].score(done.net or base, 0))], seconds
+
+
+def _distil(
+    reference: Reference, timed: dict[int, _Timed], run: WhatIsRun, progress: Progress | None
+) -> dict[int, Ended]:
+    """All cells as one stack, on the rows that they share."""
+    assert run.schedule is not None
+    assert run.optimization is not None
+    active = list(timed)
     watch = Stopwatch(reference.base.net.device)
     with watch.running():
         student = reference.base.net.select(active)
         before, scorers = [timed[k].seconds for k in active], [reference.scorers[k] for k in active]
         history = _History(student, scorers, before, watch, progress)
-        distil(student, rows, lessons, schedule, how, history.end_epoch)
+        rows, lessons = timed[active[0]].problem.train, [_lesson(reference, k, timed[k]) for k in active]
+        distil(student, rows, lessons, run.schedule, run.optimization, history.end_epoch)
     seconds = watch.seconds / len(active)
     return {k: (history.members[i], timed[k].seconds + seconds) for i, k in enumerate(active)}
 
@@ -272,16 +364,16 @@ def _finalize_kl(
 def _finalize_mse(reference: Reference, k: int, timed: _Timed) -> Ended:
     watch = Stopwatch(reference.problem.device)
     with watch.running():
-        student = least_squares(reference.base.net, k, reference.problem.train.inputs, timed.target)
+        student = least_squares(reference.base.net, k, timed.problem.train.inputs, timed.target)
     seconds = timed.seconds + watch.seconds
     return [EpochMetrics(1, seconds, reference.scorers[k].score(student, 0))], seconds
 
 
 def _target_record(reference: Reference, k: int, timed: _Timed, settings: RunSettings) -> TargetRecord:
     """Describe one target: outside the timed part, because none of it is needed to unlearn."""
-    target, problem, proxy = timed.target, reference.problem, settings.proxy
+    target, problem, proxy = timed.target, timed.problem, settings.proxy
     points = _test_points(reference, k, settings)
-    scores = reference.scorers[k].score_arrays(target.on(points), target.log_target[reference.cells[k].forget])
+    scores = reference.scorers[k].score_arrays(target.on(points), target.log_target[timed.forget])
     search, before, after, bound = target.search, None, None, None
     if search is not None:
         posteriors = target.posteriors()

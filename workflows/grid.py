@@ -14,7 +14,8 @@ from tasks.step import Kind, Step
 from unlearn_core import methods
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import Scenario, Variant
-from unlearn_core.methods import Family, RunSettings, prepared_config, what_is_run
+from unlearn_core.methods import Family, RunSettings, what_is_run
+from unlearn_core.preparations import PREPARATIONS, Per, prepared_config
 from unlearn_core.recipes import Start, training_config, training_epochs
 from unlearn_core.tuned import TUNED
 from workflows.sources import Source
@@ -103,7 +104,7 @@ def _unlearn_step(
     return Step(
         Kind.UNLEARN,
         {**cell, "method": method, **run.config(), **(source.training if fresh else {})},
-        needs | _needs_of_method(method, needs, seen, cell["space"]),
+        needs | _needs_of_method(method, needs, seen, cell),
         hints=source.hints if fresh else {},
         alone=source.sketch is not None,
     )
@@ -119,16 +120,22 @@ def _seen_by_proxies(source: Source, data: dict[str, Step], base: Step, network:
     return {"sketch": sketch}
 
 
-def _needs_of_method(method: str, needs: dict[str, Step], seen: dict[str, Step], space: str) -> dict[str, Step]:
-    """What a proxy sees, and what was prepared of it before any request came; a baseline needs neither."""
+def _needs_of_method(
+    method: str, needs: dict[str, Step], seen: dict[str, Step], cell: Mapping[str, Any]
+) -> dict[str, Step]:
+    """What a proxy sees, and what was prepared before any request came; a baseline needs neither."""
     line = methods.find(method)
     if line.family is Family.BASELINE:
         return {}
+    if line.family is Family.EDIT:
+        seen = {}
     if line.prepares is None:
         return seen
     data = {role: step for role, step in needs.items() if role in ("features", "images")}
-    prepared = Step(Kind.PREPARED, {"space": space, **prepared_config(line.prepares)}, data | seen)
-    return seen | {line.prepares: prepared}
+    config = {"space": cell["space"], **prepared_config(line.prepares, cell["arch"])}
+    if PREPARATIONS[line.prepares].per is Per.NETWORK:
+        data, config = data | {"base": needs["base"]}, config | {"seed": cell["seed"]}
+    return seen | {line.prepares: Step(Kind.PREPARED, config, data | seen)}
 
 
 def _sketch_settings(source: Source) -> dict[str, Any]:

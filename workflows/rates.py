@@ -20,6 +20,7 @@ from tasks.store import Store
 from unlearn_core import methods
 from unlearn_core.grid import RESNET, Scenario, head_widths
 from unlearn_core.methods import RunSettings
+from unlearn_core.preparations import CROSSFIT, CURVATURE, PROBE
 from unlearn_core.recipes import (
     Pass,
     Recipe,
@@ -111,8 +112,10 @@ class Rates:
             return Work(1e3 * (source.n_train + source.n_test) * step.config["size"] ** 2)
         if step.kind is Kind.PREPARED:
             dim = source.dim if source.sketch is None else source.sketch["dim"]
+            if step.config["what"] in (CROSSFIT, CURVATURE):  # about as much as 8 epochs of training
+                return Work(24 * _forward(source, step.config["arch"]) * source.n_train)
             # the probe has a curvature for each class
-            blocks = 4 * source.n_fine if step.config["what"] == methods.PROBE else 1
+            blocks = 4 * source.n_fine if step.config["what"] == PROBE else 1
             return Work(4.0 * blocks * source.n_train * dim**2)
         forward = _forward(source, step.config["arch"])
         if step.kind is Kind.SKETCH:
@@ -126,7 +129,9 @@ class Rates:
             recipe, batch = training_recipe(visit, step.config["epochs"]), training_optimization(arch).batch_size
             visited = _visited(recipe, source.n_train, n_forget)
             return Work(3 * forward * visited, visited / batch)
-        recipe, batch = _training_of(step, n_forget)
+        if (training := _training_of(step, n_forget)) is None:
+            return Work(forward * (source.n_test + 4 * n_forget))
+        recipe, batch = training
         visited = _visited(recipe, source.n_train, n_forget)
         evaluation = recipe.epochs * forward * (source.n_test + n_forget)
         return Work(3 * forward * visited + evaluation, visited / batch)
@@ -154,10 +159,12 @@ def _forgotten(step: Step, source: Source) -> int:
     return source.n_train // source.n_fine
 
 
-def _training_of(step: Step, n_forget: int) -> tuple[Recipe, int]:
-    """The recipe that a method trains by, and its batch size."""
+def _training_of(step: Step, n_forget: int) -> tuple[Recipe, int] | None:
+    """The recipe that a method trains by, and its batch size; None if it does not train."""
     method, settings = step.config["method"], RunSettings.from_config(step.config)
     run = methods.what_is_run(method, step.config["arch"], settings)
+    if run.optimization is None:
+        return None
     if run.recipe is not None:
         return run.recipe, run.optimization.batch_size
     recipe, how = (run.schedule or settings.schedule_of(method)).build(run.optimization, n_forget)
@@ -170,27 +177,31 @@ def counted_cost(step: Step, source: Source) -> float:
     The same number everywhere, whatever the machine; a proxy's fit is not in it.
     """
     n_forget, retrain = _forgotten(step, source), step.needs["retrain"].config
-    training = training_recipe(Visit.RETAIN, retrain["epochs"]), training_optimization(retrain["arch"]).batch_size
-    ours, theirs = (
+    ours = _training_of(step, n_forget)
+    if ours is None:
+        return 0.0
+    theirs = training_recipe(Visit.RETAIN, retrain["epochs"]), training_optimization(retrain["arch"]).batch_size
+    count, counts = (
         sum(
             phase.epochs * (rows + ROWS_PER_UPDATE * math.ceil(rows / (sweep.batch_size or batch)))
             for phase in recipe.phases
             for sweep in phase.passes
             if (rows := _rows(sweep, source.n_train, n_forget))
         )
-        for recipe, batch in (_training_of(step, n_forget), training)
+        for recipe, batch in (ours, theirs)
     )
-    return ours / theirs
+    return count / counts
 
 
 def _rows(sweep: Pass, n_train: int, n_forget: int) -> int:
-    sample = min(max(n_forget, sweep.least_retained), n_train - n_forget)
+    sample = sweep.retained(n_forget, n_train - n_forget)
     visited = {
         Visit.ALL: n_train,
         Visit.RETAIN: n_train - n_forget,
         Visit.FORGET: n_forget,
         Visit.RETAIN_SAMPLE: sample,
         Visit.FORGET_AND_RETAIN_SAMPLE: n_forget + sample,
+        Visit.FORGET_AND_30_PERCENT: n_forget + sample,
     }[sweep.visit]
     return visited if sweep.beside is None else 2 * visited  # a pass beside another one has batches of about its size
 

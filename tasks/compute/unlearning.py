@@ -8,7 +8,6 @@ published on its own.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +24,6 @@ from tasks.compute.data import Write, compute_features, compute_images, compute_
 from tasks.files import ENTRY, OMEGA, RECORD, SKETCH, WEIGHTS
 from tasks.step import Kind, Step
 from tasks.store import Store, write_json
-from unlearn_core import methods
 from unlearn_core.audit.stein import stein_block
 from unlearn_core.data.sketch import Sketch, semi_orthogonal, sketch, sketch_width
 from unlearn_core.data.splits import scenario_mask
@@ -35,6 +33,7 @@ from unlearn_core.methods import RunSettings, what_is_run
 from unlearn_core.nets.make import stored_network
 from unlearn_core.nets.resnet import ResNetStack
 from unlearn_core.nets.stack import State
+from unlearn_core.preparations import PREPARATIONS, Given, Kept, Per, arrays_of, kept_as, prepared_config
 from unlearn_core.problem import Cell, Inputs, Problem, make_cell, make_problem
 from unlearn_core.recipes import training_config
 from unlearn_core.records import cell_entry, method_entry, reference_entry
@@ -45,19 +44,21 @@ Compute = Callable[[Sequence[Step], Store, Cache], list[Write]]
 
 
 def compute_prepared(steps: Sequence[Step], store: Store, cache: Cache) -> list[Write]:
-    """What is computed from D once, in one label space, for all requests: moments, the probe."""
+    """What is computed once for all requests: of D in one label space, for an architecture, or of a base network."""
 
     def writer(step: Step) -> Write:
-        name = step.config["what"]
-        _check_config(step, methods.prepared_config(name))
+        name, arch = step.config["what"], step.config.get("arch")
+        _check_config(step, prepared_config(name, arch))
         problem = _problem(step, store, cache)
-        value, seconds = problem.prepare(name), problem.preparation_seconds[name]
+        base = step.needs.get("base")
+        net = None if base is None else _trained([base], store, cache, problem).net
+        kept = problem.prepared if net is None else Kept()
+        value = kept.get(name, Given(problem, arch, net))
 
         def write(directory: Path) -> None:
-            write_json(directory / RECORD, {"seconds": seconds})
-            for field in dataclasses.fields(value):
-                array = np.asarray(getattr(value, field.name))
-                np.save(directory / f"{field.name}.npy", array, allow_pickle=False)
+            write_json(directory / RECORD, {"seconds": kept.seconds[kept_as(name, arch)]})
+            for field, array in arrays_of(value).items():
+                np.save(directory / f"{field}.npy", array, allow_pickle=False)
 
         return write
 
@@ -97,7 +98,8 @@ def compute_unlearning(steps: Sequence[Step], store: Store, cache: Cache) -> lis
 
 
 def compute_audit(steps: Sequence[Step], store: Store, cache: Cache) -> list[Write]:
-    """A cell's seed entry: its references scored, its methods gathered, and what Stein's bound says of each row."""
+    """A cell's seed entry: its references scored, its methods gathered, and what Stein's bound says of each row at its last
+    epoch."""
     reference = _reference(steps, store, cache)
     problem = reference.problem
     floor = _trained([step.needs["floor"] for step in steps], store, cache, problem)
@@ -113,7 +115,7 @@ def compute_audit(steps: Sequence[Step], store: Store, cache: Cache) -> list[Wri
             role: store.read_json(needed, ENTRY) for role, needed in step.needs.items() if needed.kind is Kind.UNLEARN
         }
         for row in rows.values():
-            row["stein"] = stein_block(row.get("best", row), cell.n_forget)
+            row["stein"] = stein_block(row.get("last", row), cell.n_forget)
         entry = cell_entry(cell.seed, cell.n_forget, len(cell.forget) - cell.n_forget, rows)
         return lambda directory: write_json(directory / ENTRY, entry)
 
@@ -182,14 +184,12 @@ def _problem(step: Step, store: Store, cache: Cache) -> Problem:
     """The data of a step on this worker's device, with what was prepared of it if the step needs that; loaded once."""
     inputs, space = _inputs(step, store, cache), LabelSpace(step.config["space"])
     sketch_step = step.needs.get("sketch")
-    prepared = {need.config["what"]: need for need in step.needs.values() if need.kind is Kind.PREPARED}
+    prepared = [need for need in _prepared(step) if PREPARATIONS[need.config["what"]].per is not Per.NETWORK]
 
     def load() -> Problem:
-        loaded = {name: _load_prepared(name, store.path(needed)) for name, needed in prepared.items()}
-        seconds = {name: store.read_json(needed, RECORD)["seconds"] for name, needed in prepared.items()}
-        return make_problem(inputs, space, _load_sketch(sketch_step, store), loaded, seconds)
+        return make_problem(inputs, space, _load_sketch(sketch_step, store), _load_prepared(prepared, store))
 
-    needed = [str(space), *(one.id for one in (_data(step), sketch_step, *prepared.values()) if one is not None)]
+    needed = [str(space), *(one.id for one in (_data(step), sketch_step, *prepared) if one is not None)]
     return cache.get("/".join(needed), load)
 
 
@@ -200,12 +200,25 @@ def _load_sketch(step: Step | None, store: Store) -> Sketch | None:
     return Sketch(*arrays)
 
 
-def _load_prepared(name: str, directory: Path) -> Any:
-    kind = methods.PREPARATIONS[name].kind
-    arrays = {
-        field.name: np.load(directory / f"{field.name}.npy", allow_pickle=False) for field in dataclasses.fields(kind)
-    }
-    return kind(**{field: value if value.ndim else value.item() for field, value in arrays.items()})
+def _prepared(step: Step) -> list[Step]:
+    return [need for need in step.needs.values() if need.kind is Kind.PREPARED]
+
+
+def _load_prepared(steps: Sequence[Step], store: Store) -> Kept:
+    kept = Kept()
+    for step in steps:
+        name = step.config["what"]
+        arrays = {path.stem: np.load(path, allow_pickle=False) for path in store.path(step).glob("*.npy")}
+        key = kept_as(name, step.config.get("arch"))
+        kept.values[key] = PREPARATIONS[name].load(arrays)
+        kept.seconds[key] = store.read_json(step, RECORD)["seconds"]
+    return kept
+
+
+def _of_network(step: Step, store: Store, cache: Cache) -> Kept:
+    """What was prepared of a step's base network; loaded once."""
+    steps = [need for need in _prepared(step) if PREPARATIONS[need.config["what"]].per is Per.NETWORK]
+    return cache.get("/".join(["prepared", *(one.id for one in steps)]), lambda: _load_prepared(steps, store))
 
 
 def _check_config(step: Step, ours: Mapping[str, Any]) -> None:
@@ -242,7 +255,8 @@ def _reference(steps: Sequence[Step], store: Store, cache: Cache) -> Reference:
     cells = _cells(steps, store, cache)
     base, retrain = (_trained([s.needs[role] for s in steps], store, cache, problem) for role in ("base", "retrain"))
     scorers = make_scorers(problem, cells, retrain)
-    return Reference(problem, steps[0].config["arch"], cells, base, retrain, scorers, _pretrained(steps[0], cache))
+    pretrained, kept = _pretrained(steps[0], cache), [_of_network(step, store, cache) for step in steps]
+    return Reference(problem, steps[0].config["arch"], cells, base, retrain, scorers, pretrained, kept)
 
 
 def _pretrained(step: Step, cache: Cache) -> State | None:

@@ -1,4 +1,4 @@
-"""``fresh``: P_r never saw the records, eta_max is 1 by theory, and what a network memorised is seen and taken back."""
+"""``fresh``: P_r is of D_r, eta_max is 1 by theory, and what a network memorised is seen and taken back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unlearn_core.eta import find_eta_max, mean_lse_shift
 from unlearn_core.grid import Scenario, Variant
 from unlearn_core.methods import RunSettings
 from unlearn_core.problem import Inputs, make_cells, make_problem, problem_of
-from unlearn_core.proxies.fresh import SCHEDULE, FreshConstants, FreshProxy, fit_fresh
+from unlearn_core.proxies.fresh import SCHEDULE, FreshConstants, FreshProxy, _tempered, _tempering, fit_fresh
 from unlearn_core.proxies.points import Points
 from unlearn_core.proxies.request import ForgetRequest
 from unlearn_core.recipes import HEAD_UNLEARNING, PAPER_SCHEDULE, UNLEARNING_EPOCHS
@@ -111,7 +111,7 @@ def test_the_small_network_never_sees_the_records(data, proxy):
     """Other values in the forgotten rows: the same weights, to the bit, and with another seed others."""
     changed = dataclasses.replace(data, x=np.where(data.forget[:, None], 1e3, data.x))
     request = request_of(changed, data.forget)
-    request.problem.prepared["probe"] = proxy.probe.fit
+    request.problem.prepared.values["probe"] = proxy.probe.fit
     other = fit_fresh(request, FreshConstants())
     for name, weights in proxy.small.state(0).items():
         assert torch.equal(weights, other.small.state(0)[name])
@@ -162,3 +162,16 @@ def test_large_requests_are_distilled_in_few_epochs_and_small_ones_in_the_papers
     assert recipe.epochs == epochs
     assert how.lr == HEAD_UNLEARNING.lr
     assert PAPER_SCHEDULE.build(HEAD_UNLEARNING, n_forget)[1] == HEAD_UNLEARNING
+
+
+@pytest.mark.parametrize("sure", [1e-3, 1.0, 1e4])
+@pytest.mark.parametrize("fresh_is", [1e-3, 1.0, 1e4])
+def test_a_network_that_disagrees_with_the_data_gets_a_softening_all_the_same(sure, fresh_is):
+    """However far apart the two are, also where a class left: an exponent of 0 would make its -inf undefined."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        log_p, log_q = (log_probabilities(scale * rng.normal(size=(5, 3))) for scale in (sure, fresh_is))
+        exponent = _tempering(log_p, log_q)
+        assert 0 < exponent <= 1
+        lost = np.column_stack([log_q, np.full(5, -np.inf)])
+        assert not np.isnan(_tempered(lost, exponent)).any()

@@ -19,7 +19,7 @@ CONSTANTS = ProbeConstants()
 
 def probe_of(x, y, forget, fit: ProbeFit | None = None) -> ProbeProxy:
     problem = problem_of(x, y, 3)
-    problem.prepared["probe"] = fit or fit_probe_of_all(x, y, 3, CONSTANTS)
+    problem.prepared.values["probe"] = fit or fit_probe_of_all(x, y, 3, CONSTANTS)
     return fit_probe(ForgetRequest(problem, forget, problem.training_points(None)), CONSTANTS)
 
 

@@ -27,7 +27,7 @@ def ends(parameter: Parameter) -> list[float]:
 def test_every_number_of_a_space_stands_in_what_is_run(method, arch):
     space = search_space(method)
     first = {parameter.name: ends(parameter)[0] for parameter in space.parameters}
-    assert len(first) == len(space.parameters) >= 4
+    assert len(first) == len(space.parameters) >= (0 if method in methods.edits() else 4)
     for parameter in space.parameters:
         for value in ends(parameter):
             chosen = space.tuned(method, arch, first | {parameter.name: value})
@@ -46,7 +46,7 @@ def test_every_number_of_a_space_stands_in_what_is_run(method, arch):
         json.dumps(what_is_run(method, arch, RunSettings(preset=TUNED, tuned=space.tuned(method, arch, one))).config())
         for one in (first | {p.name: value} for p in space.parameters for value in ends(p))
     }
-    assert len(configs) == 1 + sum(len(ends(p)) - 1 for p in space.parameters), "and each is another step"
+    assert len(configs) == bool(first) + sum(len(ends(p)) - 1 for p in space.parameters), "and each is another step"
 
 
 @pytest.mark.parametrize("method", methods.names())
@@ -54,7 +54,7 @@ def test_a_method_as_it_is_lies_in_its_space(method):
     """What a space can say of the untuned method, put in, gives the untuned method there."""
     space = search_space(method)
     now, untuned = space.now(method, "mlp1"), space.untuned(method, "mlp1")
-    assert now
+    assert now or not space.parameters
     for parameter in space.parameters:
         if parameter.name in now:
             for path, value in parameter.values(now[parameter.name], untuned).items():

@@ -73,6 +73,10 @@ class AutogradStack(ABC):
     def state(self, member: int) -> dict[str, torch.Tensor]:
         return {name: tensor.detach().cpu().clone() for name, tensor in self._net.state_dict().items()}
 
+    def as_module(self) -> tuple[nn.Module, Callable[[torch.Tensor], torch.Tensor]]:
+        """The network itself, and what turns rows of the inputs into what it reads."""
+        return self._net, self._prepared
+
     def _seen(
         self, module: nn.Module, inputs: torch.Tensor, take: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     ) -> torch.Tensor:

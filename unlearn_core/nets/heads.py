@@ -17,8 +17,10 @@ from collections.abc import Sequence
 
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from unlearn_core.errors import BadInput
+from unlearn_core.grid import HIDDEN_LAYERS
 from unlearn_core.nets.stack import State
 
 ALIGNMENT = 16  # floats in 64 bytes
@@ -68,6 +70,12 @@ class HeadStack:
                 weight[member].copy_(state[f"layers.{i}.weight"].T)
                 bias[member].copy_(state[f"layers.{i}.bias"])
         return stack
+
+    @property
+    def arch(self) -> str | None:
+        """The architecture of this package with as many hidden layers; None if there is none."""
+        names = {layers: name for name, layers in HIDDEN_LAYERS.items()}
+        return names.get(len(self.widths) - 2)
 
     @property
     def n_members(self) -> int:
@@ -148,6 +156,13 @@ class HeadStack:
             named[f"layers.{i}.bias"] = bias[member].cpu().clone()
         return named
 
+    def as_module(self, member: int) -> nn.Module:
+        """A copy of one member as an ordinary module, whose weights are named as ``state`` names them."""
+        layers = [nn.Linear(a, b, device=self.device) for a, b in itertools.pairwise(self.widths)]
+        chain = _Chain(nn.ModuleList(layers))
+        chain.load_state_dict(self.state(member))
+        return chain
+
     def select(self, members: Sequence[int]) -> HeadStack:
         chosen = HeadStack(self.widths, len(members), self.device)
         chosen._flat.copy_(self._flat[list(members)])
@@ -182,6 +197,17 @@ class HeadStack:
 
     def _buffer(self, name: str, n_rows: int) -> torch.Tensor:
         return self._buffers[name][:, :n_rows]
+
+
+class _Chain(nn.Module):
+    def __init__(self, layers: nn.ModuleList) -> None:
+        super().__init__()
+        self.layers: nn.ModuleList = layers
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers[:-1]:
+            hidden = layer(hidden).relu()
+        return self.layers[-1](hidden)
 
 
 def _round_up(count: int) -> int:

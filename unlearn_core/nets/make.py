@@ -140,7 +140,7 @@ class FactoryBlueprint:
     def _built(self) -> nn.Module:
         try:
             module = self.build()
-        except Exception as error:  # the user's code may fail in any way
+        except (Exception, SystemExit) as error:  # the user's code may fail in any way
             raise BadInput(
                 f"{self.name}() fails ({type(error).__name__}: {first_line(error)}); it is called without arguments"
             ) from error
@@ -166,7 +166,7 @@ def blueprint(arch_or_address: str) -> Blueprint:
         sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # the user's code may fail in any way
+    except (Exception, SystemExit) as error:  # the user's code may fail in any way
         raise BadInput(
             f"cannot import {module_name} ({type(error).__name__}: {first_line(error)}); run from the folder that holds it"
         ) from error

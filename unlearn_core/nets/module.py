@@ -47,7 +47,7 @@ class ModuleStack(AutogradStack):
         try:
             with torch.no_grad():
                 logits = self._net(self._prepared(sample))
-        except Exception as error:  # a module is code of the user's: it may fail in any way
+        except (Exception, SystemExit) as error:  # a module is code of the user's: it may fail in any way
             reason = (str(error).splitlines() or [""])[0]
             raise BadInput(
                 f"{what} fails ({type(error).__name__}: {reason}); give it the data that it was trained on"

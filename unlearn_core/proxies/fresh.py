@@ -72,8 +72,8 @@ class FreshProxy:
 
     Attributes:
         tempering: the exponent in (0, 1] with which P_r fits the network on retained rows, as far as it needs softening.
-        special: (N,) the training rows on which P is the network: those that P_r never saw, if they are something special
-            to the network.
+        special: (N,) the training rows on which P is the network: those that are not in D_r, if they are something
+            special to the network.
         log_retain_special: (n, C) log P_r on them, tempered.
     """
 
@@ -183,7 +183,7 @@ def _tempering(log_p: Array, log_q: Array) -> float:
         return 1.0
     if slope(0.0) >= 0:  # a network that knows nothing of these rows yet, or the opposite: P_r says nothing either
         return EXPONENT_DIGITS
-    return root_scalar(slope, bracket=(0.0, 1.0), xtol=EXPONENT_DIGITS).root
+    return max(root_scalar(slope, bracket=(0.0, 1.0), xtol=EXPONENT_DIGITS).root, EXPONENT_DIGITS)
 
 
 def _held_as_well(request: ForgetRequest) -> NDArray[np.int64]:

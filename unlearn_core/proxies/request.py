@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ class ForgetRequest:
         points: the training rows, with the base network's logits if a proxy needs them.
         seed: of what is drawn by chance.
         forgotten: the moments of the rows to forget, if they are known already.
+        arch: of the network, if it has a name.
     """
 
     problem: Problem
@@ -38,6 +39,7 @@ class ForgetRequest:
     shrinkage: Shrinkage = Shrinkage.RIDGE
     seed: int = 0
     forgotten: Moments | None = None
+    arch: str | None = None
 
     def __post_init__(self) -> None:
         check_mask(self.mask, self.labels)
@@ -54,10 +56,14 @@ class ForgetRequest:
     def n_classes(self) -> int:
         return self.problem.n_classes
 
+    def prepared(self, name: str) -> Any:
+        """What was prepared of D, for networks like the base."""
+        return self.problem.prepare(name, self.arch)
+
     @cached_property
     def lost_classes(self) -> NDArray[np.bool_]:
         """(C,) the classes without a retained row: they leave the support of P_r."""
-        return np.bincount(self.labels[~self.mask], minlength=self.n_classes) == 0
+        return self.problem.class_counts == np.bincount(self.labels[self.mask], minlength=self.n_classes)
 
     @cached_property
     def total(self) -> Moments:

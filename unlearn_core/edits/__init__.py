@@ -1,0 +1,1 @@
+"""Methods that change the weights in one step, without training."""

@@ -1,0 +1,139 @@
+"""What is computed once, before any request comes: of the data, for an architecture, or of one network. Light.
+
+Whatever is prepared holds plain arrays, which is how it is stored: its fields, or what its ``arrays`` gives.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unlearn_core import crossfit
+from unlearn_core.edits import newton, ssd
+from unlearn_core.grid import HIDDEN_LAYERS, HIDDEN_WIDTH
+from unlearn_core.proxies import probe, statistics
+
+if TYPE_CHECKING:
+    from unlearn_core.nets.stack import NetworkStack
+    from unlearn_core.problem import Problem
+
+Arrays = Mapping[str, NDArray]
+
+MOMENTS, PROBE, CROSSFIT, CURVATURE, IMPORTANCES = "moments", "probe", "crossfit", "curvature", "importances"
+
+
+class Per(StrEnum):
+    """What a preparation depends on beside its constants."""
+
+    DATA = "data"
+    ARCHITECTURE = "architecture"
+    """Data and the shape of the network, not its weights."""
+    NETWORK = "network"
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What a preparation is computed from; one member of ``net`` if it is of a network."""
+
+    problem: Problem
+    arch: str | None = None
+    net: NetworkStack | None = None
+    member: int = 0
+
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        """The hidden layers of a head that stands in for the network on what proxies see."""
+        return (HIDDEN_WIDTH,) * HIDDEN_LAYERS.get(self.arch or "", 1)
+
+    @property
+    def network(self) -> NetworkStack:
+        if self.net is None:
+            raise ValueError("this is prepared of a network, and none is given")
+        return self.net
+
+
+@dataclass(frozen=True)
+class Preparation:
+    compute: Callable[[Given, Any], Any]
+    load: Callable[[Arrays], Any]
+    constants: Any = None
+    per: Per = Per.DATA
+
+
+def _of_rows(compute: Callable[..., Any]) -> Callable[[Given, Any], Any]:
+    def of_rows(given: Given, constants: Any) -> Any:
+        rows = given.problem.train
+        return compute(rows.seen, rows.labels, given.problem.n_classes, constants)
+
+    return of_rows
+
+
+def _fields_of(kind: type) -> Callable[[Arrays], Any]:
+    def load(arrays: Arrays) -> Any:
+        return kind(**{name: value if value.ndim else value.item() for name, value in arrays.items()})
+
+    return load
+
+
+def _cross_fit(given: Given, constants: crossfit.CrossFitConstants) -> crossfit.CrossFit:
+    rows = given.problem.train
+    return crossfit.cross_fit(rows.seen, rows.labels, given.problem.n_classes, given.hidden, constants)
+
+
+PREPARATIONS: Mapping[str, Preparation] = MappingProxyType(
+    {
+        MOMENTS: Preparation(_of_rows(statistics.moments_of_all), _fields_of(statistics.Moments)),
+        PROBE: Preparation(_of_rows(probe.fit_probe_of_all), _fields_of(probe.ProbeFit), probe.ProbeConstants()),
+        CROSSFIT: Preparation(
+            _cross_fit, _fields_of(crossfit.CrossFit), crossfit.CrossFitConstants(), Per.ARCHITECTURE
+        ),
+        CURVATURE: Preparation(newton.prepare, newton.load, newton.CurvatureConstants(), Per.NETWORK),
+        IMPORTANCES: Preparation(ssd.prepare, ssd.load, ssd.ImportanceConstants(), Per.NETWORK),
+    }
+)
+
+
+def prepared_config(name: str, arch: str | None) -> dict[str, Any]:
+    """What identifies a preparation beside data, label space and network, as plain JSON values."""
+    how = PREPARATIONS[name]
+    constants = {} if how.constants is None else {"constants": dataclasses.asdict(how.constants)}
+    return {"what": name} | constants | ({} if how.per is Per.DATA else {"arch": arch})
+
+
+def arrays_of(value: Any) -> dict[str, NDArray]:
+    """Something prepared as the arrays that its ``load`` reads."""
+    if hasattr(value, "arrays"):
+        return dict(value.arrays())
+    return {field.name: np.asarray(getattr(value, field.name)) for field in dataclasses.fields(value)}
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """What was prepared, by name, and the seconds that it took. What is missing is computed at its first use."""
+
+    values: dict[str, Any] = dataclasses.field(default_factory=dict)
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def get(self, name: str, given: Given) -> Any:
+        key = kept_as(name, given.arch)
+        if key not in self.values:
+            from unlearn_core.clock import Stopwatch
+
+            how = PREPARATIONS[name]
+            watch = Stopwatch() if given.net is None else Stopwatch(given.net.device)
+            with watch.running():
+                self.values[key] = how.compute(given, how.constants)
+            self.seconds[key] = watch.seconds
+        return self.values[key]
+
+
+def kept_as(name: str, arch: str | None) -> str:
+    """The name within ``Kept``: what depends on the architecture is kept for each."""
+    return f"{name}/{arch}" if PREPARATIONS[name].per is Per.ARCHITECTURE and arch else name
