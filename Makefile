@@ -1,11 +1,13 @@
 # Each target sets itself up: it makes .venv and installs into it when pyproject.toml or constraints.txt changed.
 PYTHON ?= python3
 # Where to find another torch build than PyPI's: make test TORCH_INDEX=<address from the PyTorch install page>
+# (such an index has few versions of what torch needs: those are put right by the installation that follows)
 TORCH_INDEX ?=
 
 BIN := .venv/bin
 READY := .venv/.ready
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+PIP := $(INSTALL) --constraint constraints.txt
 
 .PHONY: demo test check bench clean
 
@@ -30,6 +32,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.proxies
 	$(BIN)/python -m benchmarks.probe_optimizer
 	$(BIN)/python -m benchmarks.unlearning
+	$(BIN)/python -m benchmarks.requests
 	$(BIN)/python -m benchmarks.row_orders
 	$(BIN)/python -m benchmarks.features
 	$(BIN)/python -m benchmarks.workflow
@@ -39,6 +42,6 @@ clean:
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(if $(TORCH_INDEX),$(PIP) --index-url $(TORCH_INDEX) torch torchvision)
+	$(if $(TORCH_INDEX),$(INSTALL) --index-url $(TORCH_INDEX) $$(grep -E '^torch(vision)?==' constraints.txt))
 	$(PIP) --editable '.[dev]'
 	touch $(READY)

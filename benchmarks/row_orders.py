@@ -39,11 +39,13 @@ def main() -> None:
     base = HeadStack.initialise(widths, [torch.Generator().manual_seed(SEED)])
     train(base, inputs, [Member(SEED, "base", labels)], training_recipe(Visit.ALL, EPOCHS), HEAD_TRAINING)
     teacher = base.logits(0, inputs)
+    untrained = HeadStack.initialise(widths, [torch.Generator().manual_seed(SEED + 1)]).logits(0, inputs)
+    soft = {Toward.TEACHER: teacher, Toward.TWO_TEACHERS: torch.where(forget[:, None], untrained, teacher)}
 
     def moved(recipe: Recipe) -> tuple[list[float], list[float]]:
         """By stream, on the forgotten and on the test rows."""
         streams = [f"unlearn {i}" for i in range(STREAMS)]
-        members = [Member(SEED, stream, labels, forget, {Toward.TEACHER: teacher}) for stream in streams]
+        members = [Member(SEED, stream, labels, forget, soft) for stream in streams]
         net = base.select([0] * STREAMS)
         train(net, inputs, members, recipe, HEAD_UNLEARNING)
         on_forgotten = [divergence(teacher[forget], net.logits(k, inputs[forget])) for k in range(STREAMS)]
@@ -60,7 +62,7 @@ def main() -> None:
                 continue
             cells = [f"{t.mean():9.3g} ± {t.std():8.2g}" for t in map(torch.tensor, moved(recipe))]
             print(
-                f"{name:10} {preset:9} forgotten {cells[0]}   test {cells[1]}   {methods.note_on(name, preset) or ''}"
+                f"{name:11} {preset:9} forgotten {cells[0]}   test {cells[1]}   {methods.note_on(name, preset) or ''}"
             )
 
 

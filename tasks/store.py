@@ -94,10 +94,10 @@ class Store:
         directory = self.path(step)
         if not directory.exists():
             return None
-        try:
-            files = self.done(step)["files"]
-        except (OSError, ValueError, KeyError, TypeError):
+        record = _read_record(directory / DONE)
+        if record is None:
             return f"{DONE} cannot be read"
+        files = record["files"]
         for name, expected in files.items():
             file = directory / name
             if not file.is_file():
@@ -107,9 +107,10 @@ class Store:
         return None
 
     def records(self, kind: str) -> Iterator[tuple[Path, dict[str, Any]]]:
-        """Every complete step of a kind: its directory and its ``DONE.json``."""
+        """Every complete step of a kind: its directory and its ``DONE.json``. A damaged one is left to ``verify``."""
         for file in sorted((self.root / "steps" / kind).glob(f"*/{DONE}")):
-            yield file.parent, json.loads(file.read_text())
+            if (done := _read_record(file)) is not None:
+                yield file.parent, done
 
     def clean_scratch(self) -> int:
         """Remove what dead processes of this machine left unpublished; gives their number."""
@@ -121,6 +122,17 @@ class Store:
                 shutil.rmtree(directory, ignore_errors=True)
                 removed += 1
         return removed
+
+
+def _read_record(file: Path) -> dict[str, Any] | None:
+    """What a ``DONE.json`` says, or None if it does not say what one does."""
+    try:
+        record = json.loads(file.read_bytes())
+        config, files, seconds = record["identity"]["config"], record["files"], record["seconds"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    whole = isinstance(config, dict) and isinstance(files, dict) and isinstance(record.get("finished"), int | float)
+    return record if whole and isinstance(seconds, int | float) else None
 
 
 @functools.cache

@@ -5,9 +5,13 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.processes import run
 
@@ -33,6 +37,29 @@ def test_tests_start_processes_in_one_place():
     assert found == {"processes.py"}
 
 
+def test_all_that_is_installed_for_the_project_is_constrained():
+    """By name; torch names its CUDA libraries exactly itself."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pinned = {
+        canonicalize_name(name) for name in re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(), re.M)
+    }
+    wanted = [Requirement(text) for text in (*project["dependencies"], *project["optional-dependencies"]["dev"])]
+    pulled: dict[str, set[str]] = {}
+    while wanted:
+        requirement = wanted.pop()
+        name = canonicalize_name(requirement.name)
+        if name.startswith(("nvidia-", "cuda-", "triton")) or (name in pulled and requirement.extras <= pulled[name]):
+            continue
+        pulled[name] = pulled.get(name, set()) | requirement.extras
+        wanted += [
+            needed
+            for needed in map(Requirement, metadata.requires(name) or ())
+            if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in ("", *pulled[name]))
+        ]
+    assert len(pulled) > len(project["dependencies"])
+    assert set(pulled) - pinned == set()
+
+
 def test_torch_and_torchvision_are_one_pair_that_works():
     torch = importlib.import_module("torch")
     ops = importlib.import_module("torchvision.ops")
@@ -54,7 +81,7 @@ def test_the_readme_names_commands_and_files_that_exist():
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
     for path in re.findall(r"\]\(([^)#]+)\)", text):
         assert (ROOT / path).exists(), path
-    names = ("run", "grid", "plan", "features", "tune", "report", "forget", "verify")
+    names = ("run", "grid", "plan", "features", "tune", "report", "prepare", "forget", "verify")
     known = "".join(run([sys.executable, "-m", "workflows", name, "--help"], ROOT).stdout for name in names)
     for option in set(re.findall(r"--[a-z][a-z-]+", text)):
         assert option in known, option

@@ -220,8 +220,14 @@ def number(entry: Entry, row: str, block: str, name: str) -> float | None:
     return record.get("rte" if name == "cost" else name)
 
 
+def preset_of(entry: Entry) -> str:
+    """How its baselines were run; what does not say is taken for the paper's way."""
+    settings = entry.get("provenance", {}).get("settings")
+    return settings.get("preset", "paper") if isinstance(settings, dict) else "paper"
+
+
 def stein_of(entry: Entry, row: str) -> Mapping[str, Any]:
-    """How many queries an attacker needs, from the last epoch's KL; what trees have recorded is the oracle's epoch's."""
+    """How many queries an attacker needs, from the last epoch's KL; older trees have recorded that of the oracle's epoch."""
     scores = {name: number(entry, row, "last", name) for name in ("kl_t", "kl_f")}
     return stein_block(scores, entry["n_forget"])
 

@@ -90,8 +90,8 @@ def _trajectory(entries: Sequence[Entry], method: str) -> Trajectory:
 def interpolated(trajectory: Trajectory, measure: str, budget: float) -> float | None:
     """KL at exactly this cost, on a straight line between records on two log axes.
 
-    None before the first record. The last one stands for costs a little beyond it, and for no more: what goes on
-    training comes closer.
+    None before the first record: nothing is known of less training, so that ``short`` is no competitor there. The last one
+    stands for costs up to ``HELD`` times its own, and for no more: what goes on training comes closer.
     """
     known = [
         (point.cost, kl)

@@ -24,6 +24,8 @@ class Visit(StrEnum):
     """A fresh sample of the retain set, as large as the forget set."""
     FORGET_AND_RETAIN_SAMPLE = "forget+retain-sample"
     """The forget set and such a sample, shuffled together."""
+    FORGET_AND_30_PERCENT = "forget+retain-30%"
+    """The forget set and a fresh sample of three tenths of the retain set, shuffled together."""
 
 
 class Toward(StrEnum):
@@ -33,6 +35,8 @@ class Toward(StrEnum):
     """The training labels; on the forget set what the recipe's ``forget_labels`` says."""
     TEACHER = "teacher"
     """The base network's output, at the term's temperature."""
+    TWO_TEACHERS = "two-teachers"
+    """The same, but on the forget set the output of a network that was never trained, drawn for this run."""
     TARGET = "target"
     """The proxy's target."""
 
@@ -66,6 +70,12 @@ class Pass:
 
     The pass itself sets how many steps there are; the batches of the other one are gone through again and again.
     """
+
+    def retained(self, n_forget: int, n_retain: int) -> int:
+        """How many retained rows a sample has."""
+        if self.visit is Visit.FORGET_AND_30_PERCENT:
+            return int(0.3 * n_retain)
+        return min(max(n_forget, self.least_retained), n_retain)
 
 
 @dataclass(frozen=True)

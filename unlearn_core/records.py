@@ -78,7 +78,8 @@ class MethodRecord:
     last: EpochMetrics
     seconds: Finite
     rte: Finite
-    """RTE as the paper has it: seconds of the whole method over the retrain's, per seed."""
+    """RTE as the paper has it, proxy fit and distillation (or the baseline's training) over the retrain's, per seed: it
+    leaves out nothing that ``cost`` counts, so the two are one number, and the paper has none for ``preparation``."""
     cost: float
     """All processor time spent after the request was known (fit, signal, eta, target, copies, training), over the
     retrain's. Scoring is nobody's cost."""

@@ -179,8 +179,8 @@ class _Run:
         if sweep.visit in rows:
             visited = rows[sweep.visit]
         else:
-            visited = min(max(rows[Visit.FORGET], sweep.least_retained), rows[Visit.RETAIN])
-            visited += rows[Visit.FORGET] if sweep.visit is Visit.FORGET_AND_RETAIN_SAMPLE else 0
+            visited = sweep.retained(rows[Visit.FORGET], rows[Visit.RETAIN])
+            visited += 0 if sweep.visit is Visit.RETAIN_SAMPLE else rows[Visit.FORGET]
         return -(-visited // (sweep.batch_size or self.optimization.batch_size))
 
     def sweep(self, sweep: Pass) -> Iterator[None]:
@@ -333,7 +333,7 @@ def _draw(
     if visit in (Visit.ALL, Visit.RETAIN, Visit.FORGET):
         return _shuffled(rows[visit][k], generator)
     forget, retain = rows[Visit.FORGET][k], rows[Visit.RETAIN][k]
-    sample = _shuffled(retain, generator)[: max(len(forget), sweep.least_retained)]
+    sample = _shuffled(retain, generator)[: sweep.retained(len(forget), len(retain))]
     if visit is Visit.RETAIN_SAMPLE:
         return sample
     return _shuffled(torch.cat([forget, sample]), generator)
@@ -344,9 +344,9 @@ def _shuffled(rows: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _distribution(member: Member, term: Term) -> torch.Tensor:
-    """(N, C) what ``term`` compares with: teacher logits become probabilities at its temperature."""
+    """(N, C) what ``term`` compares with: logits of teachers become probabilities at its temperature."""
     table = member.soft[term.toward]
-    return torch.softmax(table / term.temperature, dim=1) if term.toward is Toward.TEACHER else table
+    return table if term.toward is Toward.TARGET else torch.softmax(table / term.temperature, dim=1)
 
 
 def _top_share(tensors: Sequence[torch.Tensor], share: float) -> list[torch.Tensor]:

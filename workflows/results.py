@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,9 @@ from tasks.step import Kind, Step
 from tasks.store import DONE, Store
 from tracking.tracked import TrackedCell, TrackerReport, default_tracking_uri
 from tracking.tree import write_atomically, write_entries
+from unlearn_core.errors import BadInput
 from unlearn_core.grid import Scenario, Variant
+from unlearn_core.records import without_nonfinite
 from workflows.layout import Layout, read_json
 
 if TYPE_CHECKING:
@@ -122,13 +124,36 @@ def sync(layout: Layout, tracking_uri: str | None) -> tuple[int, str]:
     return len(stored), recorder.finish()
 
 
+def log_trials(tracker: MlflowTracker, tuning: Mapping[str, Any], trials: Iterable[Mapping[str, Any]]) -> None:
+    """Trials of a tuning, all as ``tune`` writes them into its file."""
+    for trial in trials:
+        metrics = {name: value for name, value in trial.items() if isinstance(value, float)}
+        params = {"method": tuning["method"], "archs": ",".join(tuning["archs"]), **trial["values"]}
+        tracker.log_trial(f"{tuning['method']} trial {trial['trial']}", trial["id"], params, metrics)
+
+
+def sync_trials(layout: Layout, tracking_uri: str | None) -> int:
+    """Make the runs of all trials again from the files that ``tune`` wrote; how many there are."""
+    tunings = {file: json.loads(file.read_text()) for file in sorted(layout.tuning.glob("*.json"))}
+    for file, tuning in tunings.items():
+        if any("id" not in trial for trial in tuning["trials"]):
+            raise BadInput(
+                f"{file} does not name its trials; run its 'unlearn tune' again, which computes nothing twice"
+            )
+    if tunings:
+        tracker = open_tracker(layout, tracking_uri, layout.tuning_experiment)
+        for tuning in tunings.values():
+            log_trials(tracker, tuning, tuning["trials"])
+    return sum(len(tuning["trials"]) for tuning in tunings.values())
+
+
 def _provenance(step_id: str, directory: Path, config: dict[str, Any]) -> dict[str, Any]:
     """How an entry was made, so that a report needs nothing but the tree."""
     done = json.loads((directory / DONE).read_text())
     return {
         "step": step_id,
         "fingerprint": config["fingerprint"],
-        "settings": config["settings"],
+        "settings": without_nonfinite(config["settings"]),  # a cap may be infinite
         "versions": done.get("versions"),
     }
 

@@ -78,6 +78,8 @@ class Trial:
     number: int
     values: Mapping[str, float]
     cells: Sequence[Cell]
+    id: str = ""
+    """Names it for good: the hash of what it runs."""
 
     @property
     def kl_f(self) -> float:
@@ -110,6 +112,7 @@ class Trial:
         """As plain JSON values."""
         return {
             "trial": self.number,
+            "id": self.id,
             "values": dict(self.values),
             "objective": self.objective,
             "kl_f": self.kl_f,
@@ -174,7 +177,8 @@ class Tuning:
                 kl_f, kl_t, cost = entry["last"]["kl_f"], entry["last"]["kl_t"], entry["cost"]
             return Cell(*place, kl_f, kl_t, cost, counted_cost(step, source))
 
-        return Trial(number, values, [cell(*step) for step in self.steps(values)])
+        steps = self.steps(values)
+        return Trial(number, values, [cell(*step) for step in steps], hash_of([step.id for _, _, step in steps]))
 
     def run(
         self,
@@ -225,7 +229,7 @@ class Tuning:
         """Put the best values into the preset ``tuned``."""
         best = best_trial(trials)
         command = f"unlearn tune --method {self.method} --trials {len(trials)} --arch {','.join(self.archs)}"
-        found = {name: value for name, value in best.entry().items() if name not in ("values", "told", "cells")}
+        found = {name: value for name, value in best.entry().items() if name not in ("id", "values", "told", "cells")}
         how = {
             "command": command,
             "date": date,
@@ -246,10 +250,6 @@ class Tuning:
             "seeds": list(self.seeds),
             "training_epochs": self.training_epochs,
         }
-
-    def trial_id(self, trial: Trial) -> str:
-        """Names a trial for good: the hash of what it runs."""
-        return hash_of([step.id for _, _, step in self.steps(trial.values)])
 
 
 def _new_study() -> Study:

@@ -272,6 +272,36 @@ def test_the_papers_scrub_is_its_loop_away_from_the_zero_gradient(base):
     assert_same_weights(unlearn(base, member, recipe), module, base)
 
 
+def two_teachers(base: HeadStack, forget: torch.Tensor) -> torch.Tensor:
+    """(N, C) logits: the base's, and on forgotten rows an untrained network's."""
+    widths = head_widths("mlp1", INPUTS.shape[1], base.n_classes)
+    untrained = HeadStack.initialise(widths, [torch.Generator().manual_seed(9)])
+    return torch.where(forget[:, None], untrained.logits(0, INPUTS), base.logits(0, INPUTS))
+
+
+@pytest.mark.parametrize("preset", ["original", "paper"])
+def test_bad_teacher_is_its_authors_loop(base, preset):
+    """unlearn.py's blindspot_unlearner: one loader over both sets, one KL divergence, to the teacher of each row."""
+    forget = every(4)
+    teachers = two_teachers(base, forget)
+    member = Member(3, "unlearn", LABELS, forget, {Toward.TWO_TEACHERS: teachers})
+    loaders, module = Loaders(member), as_module(base)
+    recipe = replace(
+        recipe_of("bad-teacher", preset), phases=(replace(recipe_of("bad-teacher", preset).phases[0], epochs=1),)
+    )
+    lr, batch = (1e-4, 256) if preset == "original" else (1e-3, 512)
+    adam = torch.optim.Adam(module.parameters(), lr=lr)
+    n_retained = int(0.3 * len(loaders.retained)) if preset == "original" else len(loaders.forgotten)
+    both = torch.cat([loaders.forgotten, loaders._shuffled(loaders.retained)[:n_retained]])
+    for rows in loaders._shuffled(both).split(batch):
+        teacher_out = functional.softmax(teachers[rows], dim=1)
+        student_out = functional.log_softmax(module(INPUTS[rows]), dim=1)
+        adam.zero_grad()
+        functional.kl_div(student_out, teacher_out, reduction="batchmean").backward()
+        adam.step()
+    assert_same_weights(unlearn(base, member, recipe), module, base)
+
+
 SUPERCLASS = torch.from_numpy(DIGITS.superclass[DIGITS.train_y])  # pyright: ignore[reportOptionalSubscript]
 SUBCLASS = LABELS == 0
 
@@ -283,7 +313,8 @@ def of_superclasses() -> HeadStack:
 
 def in_five_orders(base: HeadStack) -> list[Member]:
     teacher = base.logits(0, INPUTS)
-    return [Member(0, f"unlearn {i}", SUPERCLASS, SUBCLASS, {Toward.TEACHER: teacher}) for i in range(5)]
+    soft = {Toward.TEACHER: teacher, Toward.TWO_TEACHERS: two_teachers(base, SUBCLASS)}
+    return [Member(0, f"unlearn {i}", SUPERCLASS, SUBCLASS, soft) for i in range(5)]
 
 
 def moved(base: HeadStack, net: HeadStack, rows: torch.Tensor) -> list[float]:
@@ -329,8 +360,8 @@ def test_a_baseline_that_moves_nothing_says_so(of_superclasses, method):
     train(net, INPUTS, in_five_orders(of_superclasses)[:1], recipe, HEAD_UNLEARNING)
     [on_forgotten] = moved(of_superclasses, net, INPUTS[SUBCLASS])
     note = methods.note_on(method, "original")
-    assert (on_forgotten < 1e-3) == (note is not None and "moves next to nothing" in note), on_forgotten
-    assert methods.note_on(method, "paper") is None
+    assert (on_forgotten < 1e-4) == (note is not None and "moves next to nothing" in note), on_forgotten
+    assert "moves next to nothing" not in (methods.note_on(method, "paper") or "")
 
 
 def test_a_note_is_of_a_preset_and_a_proxy_has_none():

@@ -112,7 +112,7 @@ def test_training_is_an_ordinary_adam_loop(arch):
 
 def soft_targets(n_classes=C) -> dict[Toward, torch.Tensor]:
     logits = torch.randn(N, n_classes, generator=torch.Generator().manual_seed(4))
-    return {Toward.TEACHER: logits, Toward.TARGET: torch.softmax(logits, 1)}
+    return {Toward.TEACHER: logits, Toward.TWO_TEACHERS: -logits, Toward.TARGET: torch.softmax(logits, 1)}
 
 
 EVERY_RECIPE = {f"{name}/{preset}": RECIPES[name][preset] for name in RECIPES for preset in methods.PRESETS} | {

@@ -113,6 +113,16 @@ def test_the_table_has_a_block_for_each_variant_and_is_written_in_all_forms(made
         assert [path.suffix[1:] for path in write_table(written, tmp_path)] == list(WRITERS)
 
 
+def test_where_a_retrain_cut_short_was_not_measured_no_competitor_is_said_to_be(made):
+    early = raced(made, short=made.raced("short", (0.0005, 1.0, 1.0), *LINE))
+    tree = made.tree(made.variant(raced(made)), made.variant(early, key=2))
+    table = front_summary(tree)
+    assert table is not None
+    said = "at 0.1 % of a retrain's cost there is no competitor in 1 of 2 variants: short's first record costs 0.2 % or more"
+    for notes in (front(tree.variants).notes, table.notes):
+        assert [note for note in notes if "no competitor" in note] == [f"{said} there"]
+
+
 def test_a_shared_machine_is_said_beside_the_costs(made):
     shared = made.variant(raced(made, floor=made.reference(rte=2.0)))
     table = front_summary(made.tree(shared))
@@ -143,7 +153,7 @@ def test_the_summary_says_where_nothing_need_be_done_to_beat_short(made):
     tree = made.tree(made.variant(raced(made, base=made.reference(kl_f=0.001, kl_t=9.0))))
     table = front_summary(tree)
     assert table is not None
-    assert table.notes == (
+    assert table.notes[1:] == (
         "in 1 of 1 variant the base itself, which unlearns nothing, is closer on KL_f than short at any of these costs",
     )
 

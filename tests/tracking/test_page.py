@@ -322,6 +322,14 @@ def test_notes_and_what_made_the_page_are_on_it(made, tmp_path):
     assert "One.Two." in seen.text
 
 
+def test_a_baseline_that_moves_nothing_says_so_on_the_page(made, tmp_path):
+    cell = made.cell(ga=made.method("ga")) | {"provenance": {"settings": {"preset": "original"}}}
+    assert (
+        "ga, preset original: moves next to nothing"
+        in read(written(tmp_path / "a.html", made.tree(made.variant(cell)))).text
+    )
+
+
 def the_papers_grid(made, archs) -> Tree:
     """28 variants of 5 seeds for each architecture."""
     cells = [made.cell(seed, **made.every_method()) for seed in SEEDS]

@@ -114,7 +114,7 @@ def test_missing_numbers_are_shown_as_missing(entries):
 
 
 def test_notes_say_where_nothing_was_unlearned_and_where_kl_is_infinite(entries):
-    assert benchmark(entries).notes == (
+    assert benchmark(entries).notes[:2] == (
         "lda: not admissible in 1 of 2 seeds, where nothing is unlearned and the base counts",
         "dir: KL_f is infinite in 1 of 2 seeds, and so is its mean",
     )
@@ -143,6 +143,30 @@ def test_run_times_of_a_shared_machine_are_said_to_be_unreliable(made, floor, sa
     """The floor is the same work as the retrain: it takes the same time, or the clock is not to be trusted."""
     notes = benchmark([made.cell(floor=made.reference(rte=floor))]).notes
     assert any(note.startswith("cost and RTE are not to be relied on") for note in notes) is said
+
+
+def test_what_a_reader_must_know_of_a_method_is_said_for_the_preset_that_ran(made):
+    def notes(preset):
+        cell = made.cell(**{name: made.method(name) for name in ("ga", "ft", "salun", "scrub")})
+        cell["provenance"] = {"settings": None if preset is None else {"preset": preset}}
+        return benchmark([cell]).notes
+
+    assert [note.split(": moves next to nothing")[0] for note in notes("original")] == [
+        "ga, preset original",
+        "scrub, preset original",
+    ]
+    assert [note.split(": ")[0] for note in notes("paper")] == ["scrub, preset paper", "salun, preset paper"]
+    assert notes(None) == notes("paper"), "a tree that does not say is taken for the paper's"
+    assert notes("tuned") == ()
+
+
+def test_cost_and_preparation_are_main_columns_and_rte_is_the_papers(entries):
+    columns = benchmark(entries).columns
+    assert [(columns[i].heading, columns[i].aside) for i in (COST, PREPARATION, RTE)] == [
+        ("cost %", False),
+        ("prep. %", False),
+        ("paper's RTE %", True),
+    ]
 
 
 def test_without_a_retrain_nothing_is_closest_to_it(entries):

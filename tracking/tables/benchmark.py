@@ -12,6 +12,7 @@ from tracking.entries import (
     clock_is_steady,
     floor_over_retrain,
     number,
+    preset_of,
     ratio,
     spread,
     unlearned_nothing,
@@ -34,7 +35,7 @@ from unlearn_core import methods
 KL_DEFINED = "KL in nats, KL(retrain || model); _t on the test set, _f on the forgotten training rows"
 COST_DEFINED = (
     "cost: processor time spent after the request was known, prep.: before any request came (whoever shares it), both over "
-    "the retrain's; paper's RTE: the method's run time over the retrain's, as the paper has it"
+    "the retrain's; paper's RTE: run time over the retrain's as the paper has it, which is the cost, and nothing of prep."
 )
 ORACLE_DEFINED = "oracle's epoch: the one with the least KL_f, which only the retrain can tell"
 CAPTION = (
@@ -96,7 +97,14 @@ PREPARATION = Measure(
     Column("preparation_percent", "prep. %", r"prep. (\%)"), "last", "preparation", _least, 0, two_digits, 100.0, False
 )
 RTE = Measure(
-    Column("rte_percent", "paper's RTE %", r"paper's RTE (\%)"), "last", "rte", _least, 1, two_digits, 100.0, False
+    Column("rte_percent", "paper's RTE %", r"paper's RTE (\%)", aside=True),
+    "last",
+    "rte",
+    _least,
+    1,
+    two_digits,
+    100.0,
+    False,
 )
 ORACLE_KL_T, ORACLE_KL_F = (
     replace(m, column=oracle_column(m.column.name, m.column.heading, m.column.latex or ""), block="best")
@@ -187,6 +195,10 @@ def _notes(entries: Sequence[Entry], having: Mapping[str, Sequence[Entry]]) -> I
                 f"{name}: not admissible in {idle} of {len(some)} seeds, where nothing is unlearned and the base counts"
                 + ("; it is not ranked" if idle == len(some) else "")
             )
+        if name not in REFERENCES:
+            for preset in dict.fromkeys(map(preset_of, some)):
+                if note := methods.note_on(name, preset):
+                    yield f"{name}, preset {preset}: {note}"
 
 
 def _idle(entries: Sequence[Entry], row: str) -> int:

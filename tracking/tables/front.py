@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import median
 
 from tracking.entries import clock_is_steady, mean_over_seeds
-from tracking.front import BUDGETS, KL_F, KL_T, MEASURES, SHORT, Place, percent, places
+from tracking.front import BUDGETS, HELD, KL_F, KL_T, MEASURES, SHORT, Place, percent, places, trajectories
 from tracking.tables.benchmark import KL_DEFINED
 from tracking.tables.table import (
     MISSING,
@@ -42,8 +42,8 @@ CAPTION = (
     "closest: the method with the least KL after spending at most this share of a retrain's cost, each with its last record "
     "within it, means over seeds; cost: what that record took, prep.: what was computed before any request came; "
     f"{SHORT}: a retrain cut short at exactly this cost, interpolated between its records on two log axes, -- before the "
-    f"first and well beyond the last; x {SHORT}: ratio of the two, bold below 1: closer than plain training for as long; "
-    f"base and floor for reference; {KL_DEFINED}"
+    f"first, where there is no competitor, and beyond {HELD:g} times the last; x {SHORT}: ratio of the two, "
+    f"bold below 1: closer than plain training for as long; base and floor for reference; {KL_DEFINED}"
 )
 SUMMARY_COLUMNS: tuple[Column, ...] = tuple(
     column
@@ -64,7 +64,19 @@ def front(variants: Sequence[TreeVariant]) -> Table:
     """A group for every variant: its five costs, then base and floor."""
     title = "closest at a share of the retrain's cost"
     table = grouped("front", title, variants, COLUMNS, _rows, CAPTION, "cost")
-    return replace(table, notes=(*table.notes, *_clock_notes(variants)))
+    return replace(table, notes=(*table.notes, *_unrivalled_notes(variants), *_clock_notes(variants)))
+
+
+def _unrivalled_notes(variants: Sequence[TreeVariant]) -> Iterator[str]:
+    """At which costs nothing can be compared: a retrain that is cut shorter than its first record was never measured."""
+    firsts = [t.points[0].cost for v in variants for t in trajectories(v) if t.method == SHORT]
+    for budget in BUDGETS:
+        before = [cost for cost in firsts if budget < cost]
+        if before:
+            yield (
+                f"at {percent(budget)} of a retrain's cost there is no competitor in {len(before)} of "
+                f"{counted(len(firsts), 'variant')}: {SHORT}'s first record costs {100 * min(before):.2g} % or more there"
+            )
 
 
 def _clock_notes(variants: Sequence[TreeVariant]) -> tuple[str, ...]:
@@ -134,7 +146,7 @@ def front_summary(tree: Tree) -> Table | None:
         columns=SUMMARY_COLUMNS,
         groups=tuple(groups),
         caption=f"{SUMMARY_CAPTION}; {KL_DEFINED}",
-        notes=(*incomplete_notes(shown), *_base_note(compared), *_clock_notes(shown)),
+        notes=(*incomplete_notes(shown), *_unrivalled_notes(shown), *_base_note(compared), *_clock_notes(shown)),
         row_heading="scenario",
         group_heading="measure",
     )

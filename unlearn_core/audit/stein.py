@@ -51,5 +51,5 @@ def stein_block(scores: Mapping[str, float | None], n_forget: int) -> dict[str, 
 
 
 def indistinguishable_on_forget(kl_f: float, n_forget: int, alpha: float = 1e-3) -> bool:
-    """Whether even an attacker who holds the whole forget set has too few points: N_f > |D_f|."""
+    """Whether as many random draws as there are forgotten points are too few: N_f > |D_f|. A picked point may tell more."""
     return min_queries(kl_f, alpha) > n_forget

@@ -19,4 +19,5 @@ ORIGINAL = Recipe(
     phases=(Phase(passes=(Pass(Visit.FORGET, ASCEND_CROSS_ENTROPY),), epochs=5),),
     optimization=Optimization(lr=1e-4, batch_size=256, algorithm=Algorithm.SGD, momentum=0.9, weight_decay=5e-4),
 )
-NOTE_ON_ORIGINAL = "moves next to nothing on heads: its authors' rate keeps it within 0.001 nats of the base"
+# on class 1, subclass 1 and 1000 random rows of CIFAR-10 features, mlp1, seed 100
+NOTE_ON_ORIGINAL = "moves next to nothing on heads: at its authors' rate KL_f stays within 1 % of the base's"

@@ -16,6 +16,7 @@ PAPER = Recipe(
     phases=(Phase(passes=(Pass(Visit.FORGET_AND_RETAIN_SAMPLE, CROSS_ENTROPY),), epochs=UNLEARNING_EPOCHS),),
     forget_labels=ForgetLabels.OTHER_ONCE,
 )
+NOTE_ON_PAPER = "draws a label among the other classes once: with two classes it teaches the wrong one"
 
 # Random labelling (RL.py) of github.com/OPTML-Group/Unlearn-Saliency at a6e89fd, as it runs on CIFAR-10: each epoch first
 # visits the forget set, with labels drawn from all classes whenever a batch comes up, then the retain set; SGD with momentum

@@ -31,6 +31,10 @@ PAPER = Recipe(
         ),
     )
 )
+NOTE_ON_PAPER = (
+    "its ascent starts at a gradient of zero, of which Adam enlarges the rounding: over five row orders from one network "
+    "(digits, test rows) it ends 1.0 ± 0.2 nats away, so that most of its spread over seeds is that"
+)
 
 # large_scale_unlearning.ipynb of github.com/meghdadk/SCRUB at 98ffb11, for CIFAR-10: two epochs with ascent (msteps), one
 # without, all retain data, SGD 5e-4, T = 4; forgotten batches of 512, retained ones of 256 (its sgda_batch_size of 128 is
@@ -43,4 +47,5 @@ ORIGINAL = Recipe(
     ),
     optimization=Optimization(lr=5e-4, batch_size=256, algorithm=Algorithm.SGD, momentum=0.9, weight_decay=5e-4),
 )
-NOTE_ON_ORIGINAL = "moves next to nothing on heads: its authors' rate keeps it within 0.001 nats of the base"
+# on class 1, subclass 1 and 1000 random rows of CIFAR-10 features, mlp1, seed 100
+NOTE_ON_ORIGINAL = "moves next to nothing on heads: at its authors' rate KL_f stays within 4 % of the base's"

@@ -17,13 +17,8 @@ from workflows.commands import options
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    options.add_out(parser, "runs/grid", "write steps, results, figures and the MLflow database here")
     options.add_selection(parser)
-    options.add_data(parser)
-    options.add_resnet(parser)
-    options.add_settings(parser)
-    options.add_machine(parser)
-    options.add_tracking(parser)
+    options.add_running(parser, "runs/grid")
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:

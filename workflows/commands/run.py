@@ -33,12 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     forgotten = f"what to forget. {options.SCENARIOS}"
     add("--scenario", default="subclass", type=one_of(tuple(Scenario)), metavar="SCENARIO", help=forgotten)
     add("--key", default=0, type=int, help="the label to forget; for random, the number of rows")
-    options.add_out(parser, "runs/latest", "write steps, results, figures and the MLflow database here")
-    options.add_data(parser)
-    options.add_resnet(parser)
-    options.add_settings(parser)
-    options.add_machine(parser)
-    options.add_tracking(parser)
+    options.add_running(parser, "runs/latest")
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:

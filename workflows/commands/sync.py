@@ -1,6 +1,7 @@
 """Write the results tree and MLflow again from the step store.
 
-Write the results tree and MLflow's runs from the step store alone. Runs that are there already stay as they are.
+Write the results tree and MLflow's runs from the step store alone, and those of the trials from what 'unlearn tune' wrote.
+Runs that are there already stay as they are.
 
 unlearn sync --out runs/grid
 """
@@ -32,4 +33,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     say = speaker(console)
     say(f"{n_cells} cells from {layout.store}")
     say(tracking)
+    if n_trials := results.sync_trials(layout, arguments.tracking_uri):
+        say(f"{n_trials} trials from {layout.tuning}: runs of experiment '{layout.tuning_experiment}'")
     return 0

@@ -15,7 +15,7 @@ import dataclasses
 import datetime
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -74,6 +74,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _tunings(arguments: argparse.Namespace) -> list[Tuning]:
+    from unlearn_core.errors import BadInput
+    from unlearn_core.search_spaces import search_space
     from workflows.commands.selection import data_options
     from workflows.sources import open_sources
     from workflows.tuning import DEVELOPMENT_SEEDS, Tuning, development_variants
@@ -83,8 +85,11 @@ def _tunings(arguments: argparse.Namespace) -> list[Tuning]:
     parts = [
         (source, development_variants(source, [arch for arch in archs if arch in source.archs])) for source in sources
     ]
-    seeds = chosen(arguments.seeds, DEVELOPMENT_SEEDS)
-    return [Tuning(method, parts, seeds, arguments.epochs) for method in chosen(arguments.method, ())]
+    seeds, asked = chosen(arguments.seeds, DEVELOPMENT_SEEDS), chosen(arguments.method, ())
+    tunable = [method for method in asked if search_space(method).parameters]
+    if not tunable:
+        raise BadInput(f"{', '.join(asked)} has nothing to choose")
+    return [Tuning(method, parts, seeds, arguments.epochs) for method in tunable]
 
 
 class _Stopped(Exception):
@@ -117,11 +122,12 @@ class _Session:
 
         def keep(trials: Sequence[Trial]) -> None:
             nonlocal said
-            write_atomically(file, json.dumps(tuning.entry(trials), indent=1, allow_nan=False) + "\n")
+            entry = tuning.entry(trials)
+            write_atomically(file, json.dumps(entry, indent=1, allow_nan=False) + "\n")
             for trial in trials[said:]:
                 self.say(_described(trial))
             if not self.arguments.no_tracking:
-                self._track(tuning, trials[said:])
+                self._track(entry, said)
             said = len(trials)
 
         def compute(steps: Sequence[Step], title: str) -> None:
@@ -144,24 +150,22 @@ class _Session:
         self._seconds += outcome.seconds
         outcome.state.done |= self._ran & outcome.state.cached
         outcome.state.cached -= self._ran
-        where = "not tracked" if self.arguments.no_tracking else f"trials are runs of experiment '{self._experiment}'"
+        where = (
+            "not tracked"
+            if self.arguments.no_tracking
+            else f"trials are runs of experiment '{self.layout.tuning_experiment}'"
+        )
         self.outcome = dataclasses.replace(outcome, seconds=self._seconds, tracking=f"MLflow: {where}")
         if _stops(outcome.state):
             raise _Stopped
 
-    @property
-    def _experiment(self) -> str:
-        return f"{self.layout.experiment}-tuning"
-
-    def _track(self, tuning: Tuning, trials: Sequence[Trial]) -> None:
-        from workflows.results import open_tracker
+    def _track(self, entry: dict[str, Any], done: int) -> None:
+        """Write the trials that are not among the first ``done``."""
+        from workflows.results import log_trials, open_tracker
 
         if self._tracker is None:
-            self._tracker = open_tracker(self.layout, self.arguments.tracking_uri, self._experiment)
-        for trial in trials:
-            metrics = {name: value for name, value in trial.entry().items() if isinstance(value, float)}
-            params = {"method": tuning.method, "archs": ",".join(tuning.archs), **trial.values}
-            self._tracker.log_trial(f"{tuning.method} trial {trial.number}", tuning.trial_id(trial), params, metrics)
+            self._tracker = open_tracker(self.layout, self.arguments.tracking_uri, self.layout.tuning_experiment)
+        log_trials(self._tracker, entry, entry["trials"][done:])
 
 
 def _stops(state: State) -> bool:
