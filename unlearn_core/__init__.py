@@ -11,6 +11,9 @@ Where to look for a formula (labels are those of the paper):
 ``proxies``              P(y|x) and P_r(y|x); the paper's in closed form  [sec:lda2c]
 ``eta``                  h(eta), admissibility, eta_max              [par:normalization]
 ``problem``              the data behind a cell or a request, and what is prepared of it
+``preparations``         what is computed once, before any request: ``crossfit``, ``curvature``, moments, probe
+``edits``                changes of weights in one step: ``newton``, ``truncate``
+``closeness``            what kind of request it is, and how close to a retrain, without one
 ``target``               fit, eta, target: softmax(f + eta_max * signal)  [eq:lda2c-lstsq-grad]
 ``finalize``             how the target is written into the network
 ``baselines``            the six gradient methods, one recipe a file
@@ -30,13 +33,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from unlearn_core.forgetting.forget import forget as forget
+    from unlearn_core.forgetting.opening import prepare as prepare
 
-__all__ = ["forget"]
+__all__ = ["forget", "prepare"]
+
+_FOUND_IN = {"forget": "unlearn_core.forgetting.forget", "prepare": "unlearn_core.forgetting.opening"}
 
 
 def __getattr__(name: str) -> Any:
-    if name != "forget":
+    if name not in _FOUND_IN:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from unlearn_core.forgetting.forget import forget
+    from importlib import import_module
 
-    return forget
+    return getattr(import_module(_FOUND_IN[name]), name)

@@ -17,8 +17,8 @@ from rich.console import Console
 
 from tracking.certificate_page import certificate_page
 from unlearn_core.data.datasets import holds_images
-from unlearn_core.data.feature_set import load_feature_set
-from unlearn_core.data.images import load_image_file
+from unlearn_core.data.feature_set import FeatureSet, load_feature_set
+from unlearn_core.data.images import ImageSet, load_image_file
 from unlearn_core.data.labelled import LabelledSet
 from unlearn_core.errors import BadInput, first_line
 from unlearn_core.forgetting.certificate import FILE_NAME, Certificate, NamedFile, check_private_key, sign
@@ -27,6 +27,7 @@ from unlearn_core.forgetting.measure import RetrainSettings
 from unlearn_core.forgetting.model_files import LoadedModel, load_logits, read_weights_file
 from unlearn_core.forgetting.plan import ForgetSettings
 from unlearn_core.forgetting.request import read_request
+from unlearn_core.forgetting.state import PreparedState, open_state
 from unlearn_core.grid import LabelSpace
 from unlearn_core.nets.make import Blueprint, blueprint
 from unlearn_core.problem import as_inputs
@@ -35,6 +36,8 @@ from workflows.forget_words import Say, Speaker
 from workflows.output_folder import OutputFolder
 
 PAGE_NAME = "certificate.html"
+TIMED_ROWS = 20_000
+"""Rows on which an epoch of training is timed, to say what preparing cost beside it."""
 PROCESSOR_NAME = "processor.npz"
 
 
@@ -101,6 +104,59 @@ def run_request(arguments: argparse.Namespace, console: Console) -> int:
     return 0
 
 
+def run_preparation(arguments: argparse.Namespace, console: Console) -> int:
+    """Prepare a model on its data, and say what it took beside training it."""
+    from unlearn_core.forgetting.opening import prepare
+    from unlearn_core.forgetting.state import FILE_NAME as STATE_NAME
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    if arguments.model is None:
+        raise BadInput("give the model as --model; a black box cannot be prepared")
+    _check_device(arguments.device)
+    out = arguments.out
+    if (out / STATE_NAME).exists() and not arguments.force:
+        raise BadInput(f"{out} already holds a prepared state; name another --out, or replace it with --force")
+    if out.exists() and not (out / STATE_NAME).exists() and (not out.is_dir() or any(out.iterdir())):
+        raise BadInput(f"{out} is no prepared state and is not empty; name another --out")
+    arguments.logits = arguments.prepared = None
+    data = _load_data(arguments.data)
+    given, places, loaded = _read_model_and_data(arguments, data)
+    del given["class_names"]
+    say(f"{loaded.blueprint.name}: {loaded.net.n_classes} classes; {len(data.train_y)} training rows")
+    with console.status("preparing: statistics, fold models, curvature, held-out rows"):
+        state = prepare(**given, out=out, ids=data.ids, sources=tuple(places.values()))
+    took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in state.seconds.items())
+    say(f"prepared in {sum(state.seconds.values()):.1f} s: {took}")
+    trained, epochs = _training_seconds(loaded, given, data)
+    share = sum(state.seconds.values()) / trained
+    say(f"that is {100 * share:.0f} % of training the model for {epochs} epochs, about {trained:.1f} s (one was timed)")
+    say(f"{state.bytes / 1e6:.1f} MB in {out}")
+    if frozen := state.frozen:
+        say(f"newton leaves as they are, for they are in no linear or convolutional layer: {', '.join(frozen)}")
+    how = " ".join(
+        f"--{name} {value}" for name in ("model", "arch", "weights", "data") if (value := getattr(arguments, name))
+    )
+    say(f"next: unlearn forget {how} --ids REQUEST --prepared {out}")
+    return 0
+
+
+def _training_seconds(loaded: LoadedModel, given: dict[str, Any], data: LabelledSet) -> tuple[float, int]:
+    """What training it takes, from one epoch on at most ``TIMED_ROWS`` rows; and how many epochs that is."""
+    from unlearn_core.recipes import Visit, training_recipe
+    from unlearn_core.training import Member, train
+
+    how, epochs = loaded.blueprint.training
+    rows = min(len(data.train_y), TIMED_ROWS)
+    read = given["features"] if given["inputs"] is None else given["inputs"]
+    inputs = as_inputs(read[:rows], loaded.net.device)
+    labels = torch.from_numpy(given["labels"][:rows]).to(loaded.net.device)
+    net = loaded.blueprint.fresh(loaded.net, inputs[:2], seed=0)
+    seconds = train(net, inputs, [Member(0, "base", labels)], training_recipe(Visit.ALL, 1), how)
+    return seconds * epochs * len(data.train_y) / rows, epochs
+
+
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "proxy": arguments.proxy,
@@ -138,52 +194,70 @@ def _check_options(arguments: argparse.Namespace, settings: dict[str, Any]) -> N
         if arguments.verify_retrain or arguments.features_from:
             option = "--verify-retrain" if arguments.verify_retrain else "--features-from"
             raise BadInput(f"{option} needs the network; of a black box only logits are known")
+    if arguments.check_prepared and arguments.prepared is None:
+        raise BadInput("--check-prepared reads a prepared state again; name it with --prepared")
     if math.isnan(arguments.max_drop) or arguments.max_drop == -math.inf:
         raise BadInput(f"--max-drop {arguments.max_drop} must be a number of points; 1 is the default")
     if arguments.sign is not None:
         check_private_key(arguments.sign)
     if arguments.register is not None and (not arguments.register.strip() or set(arguments.register) & set("/:")):
         raise BadInput(f"--register {arguments.register!r} is no name for MLflow; it is not empty and has no / or :")
+    _check_device(arguments.device)
+
+
+def _check_device(device: str) -> None:
     try:
-        torch.zeros(1, device=arguments.device)
+        torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise BadInput(
-            f"--device {arguments.device} cannot be used here ({first_line(error)}); cpu always can"
-        ) from error
+        raise BadInput(f"--device {device} cannot be used here ({first_line(error)}); cpu always can") from error
 
 
 def read_files(arguments: argparse.Namespace) -> Files:
-    """Read model, data and request as the options name them."""
-    request, data = read_request(arguments.ids), _load_data(arguments.data)
-    places = {"data": arguments.data, "request": arguments.ids}
-    if arguments.features:
-        places["features"] = arguments.features
-    seen = _features(arguments, data)
-    given: dict[str, Any] = {
-        "forget_ids": request,
-        "ids": data.ids,
-        "features_from": arguments.features_from,
-        "ledger": arguments.ledger,
-    }
+    """Read model, data and request as the options name them; with a prepared state, data that it knows are only mapped."""
+    request = read_request(arguments.ids)
+    state = None if arguments.prepared is None else open_state(arguments.prepared)
+    if state is not None and arguments.check_prepared:
+        state.check()
+    data = _load_data(arguments.data) if state is None else _map_data(arguments.data, state)
+    given: dict[str, Any] = {"forget_ids": request, "ids": data.ids, "ledger": arguments.ledger, "prepared": state}
     if arguments.logits:
         logits = load_logits(arguments.logits, len(data.train_y), len(data.test_y))
-        model, n_classes, network_reads = logits.train, logits.train.shape[1], (None, None)
-        places, loaded, test_logits = {"logits": arguments.logits, **places}, None, logits.test
-    else:
-        loaded = _load_model(arguments, data)
-        model, n_classes, test_logits = loaded, loaded.net.n_classes, None
-        network_reads = (None, None) if arguments.features_from else (data.train_x, data.test_x)
-        places = {"model": arguments.weights or Path(arguments.model), **places}
-    space = _label_space(data, n_classes)
-    given |= {
-        "model": model,
+        seen, space = _features(arguments, data, state), _label_space(data, logits.train.shape[1])
+        given |= {
+            "model": logits.train,
+            "features": seen[0],
+            "labels": data.train_labels(space),
+            "heldout": Heldout(seen[1], data.test_labels(space), None, logits.test),
+            "class_names": _class_names(data, space),
+        }
+        places = {"logits": arguments.logits, "data": arguments.data}
+        if arguments.features:
+            places["features"] = arguments.features
+        return Files(given, data, places | {"request": arguments.ids}, None)
+    more, places, loaded = _read_model_and_data(arguments, data, state)
+    return Files(given | more, data, places | {"request": arguments.ids}, loaded)
+
+
+def _read_model_and_data(
+    arguments: argparse.Namespace, data: LabelledSet, state: PreparedState | None = None
+) -> tuple[dict[str, Any], dict[str, Path], LoadedModel]:
+    """The arguments that ``forget`` and ``prepare`` share, the files behind them, and the model."""
+    loaded, seen = _load_model(arguments, data), _features(arguments, data, state)
+    network_reads = (None, None) if arguments.features_from else (data.train_x, data.test_x)
+    space = _label_space(data, loaded.net.n_classes)
+    given = {
+        "model": loaded,
         "features": seen[0],
         "labels": data.train_labels(space),
         "inputs": network_reads[0],
-        "heldout": Heldout(seen[1], data.test_labels(space), network_reads[1], test_logits),
+        "features_from": arguments.features_from,
+        "heldout": Heldout(seen[1], data.test_labels(space), network_reads[1]),
         "class_names": _class_names(data, space),
     }
-    return Files(given, data, places, loaded)
+    places = {"model": arguments.weights or Path(arguments.model), "data": arguments.data}
+    if arguments.features:
+        places["features"] = arguments.features
+    return given, places, loaded
 
 
 def _load_data(path: Path) -> LabelledSet:
@@ -192,12 +266,25 @@ def _load_data(path: Path) -> LabelledSet:
     return load_image_file(path) if holds_images(str(path)) else load_feature_set(path)
 
 
-def _features(arguments: argparse.Namespace, data: LabelledSet) -> tuple[NDArray, NDArray]:
+def _map_data(path: Path, state: PreparedState) -> LabelledSet:
+    """Data that was checked when it was prepared; whatever has changed since is refused."""
+    if not path.is_file() or state.known(path) is None:
+        raise BadInput(
+            f"{path} is not, or no longer, what {state.folder} was prepared of; prepare it again, or leave --prepared out"
+        )
+    kind = ImageSet if holds_images(str(path)) else FeatureSet
+    return kind.mapped(path.stem, path)
+
+
+def _features(arguments: argparse.Namespace, data: LabelledSet, state: PreparedState | None) -> tuple[NDArray, NDArray]:
     """What proxies see of training and test rows: given features, or the data itself."""
     if arguments.features is None:
         if arguments.logits and data.train_x.ndim != 2:
             raise BadInput(f"{arguments.data} holds images; give features of them as --features NPZ")
         return data.train_x, data.test_x
+    if state is not None:
+        features = _map_data(arguments.features, state)
+        return features.train_x, features.test_x
     features = load_feature_set(arguments.features)
     for part in ("train_y", "test_y"):
         if not np.array_equal(getattr(features, part), getattr(data, part)):
@@ -262,7 +349,11 @@ def _write(files: Files, result: Forgotten, arguments: argparse.Namespace, outpu
     if result.outcome.processed and result.logit_processor is not None:
         made["processor"] = output.staging / PROCESSOR_NAME
         result.logit_processor.save(made["processor"])
-    named = [NamedFile.of(role, path, output.out) for role, path in files.places.items()]
+    state: PreparedState | None = files.given["prepared"]
+    named = [
+        NamedFile.of(role, path, output.out, None if state is None else state.known(path))
+        for role, path in files.places.items()
+    ]
     named += [NamedFile.of(role, path, output.staging) for role, path in made.items()]
     certificate = result.certificate.with_files(named)
     if arguments.sign is not None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from unlearn_core.data.labelled import LabelledSet
-from unlearn_core.forgetting.content import Outcome
+from unlearn_core.errors import printable
+from unlearn_core.forgetting.content import Outcome, Predicted
 from unlearn_core.forgetting.forget import Observer, OpenRequest
 from unlearn_core.forgetting.measure import Change, Retrained, RetrainSettings, planned_change
 from unlearn_core.forgetting.model_files import WeightsFile
@@ -56,6 +57,20 @@ class Speaker(Observer):
             self.say(f"  forgotten by an earlier request already, and counted once: {named}")
 
     def planned(self, plan: Plan) -> None:
+        if plan.verdict is not None:
+            tested = "" if plan.verdict.p_value is None else f" (p-value {plan.verdict.p_value:.3g})"
+            self.say(f"kind of request: {plan.verdict.kind}, {plan.verdict.why}{tested}")
+        if plan.weighed or plan.unusable:
+            self._say_weighed(plan)
+        if plan.choice.method is None:
+            self.say(f"nothing to unlearn: {plan.choice.reason}")
+            return
+        self.say(f"{plan.choice.method}: {plan.choice.reason}")
+        change = planned_change(plan)
+        if change is not None:
+            self.say(f"its target, KL(base||target): {_text(change)}")
+
+    def _say_weighed(self, plan: Plan) -> None:
         table = Table(box=None, pad_edge=False)
         table.add_column("proxy")
         for column in ("admissible", "eta_max", "fit KL(p||P)", "loss KL(p||P_r) - KL(p||P)"):
@@ -70,12 +85,6 @@ class Speaker(Observer):
         self.console.print(table)
         for unusable in plan.unusable:
             self.say(f"  {unusable.method} cannot be used: {unusable.reason}")
-        change = planned_change(plan)
-        if change is None:
-            self.say(f"nothing to unlearn: {plan.choice.reason}")
-            return
-        self.say(f"{plan.choice.method}: {plan.choice.reason}")
-        self.say(f"its target, KL(base||target): {_text(change)}")
 
     def carried_out(self, outcome: Outcome) -> None:
         done, measured = outcome.finalized, outcome.measured
@@ -84,6 +93,8 @@ class Speaker(Observer):
                 f"distilled from {outcome.start}: kept epoch {done.best_epoch} of {len(done.scores) - 1}, {done.ended}; "
                 f"KL(target||model) on watched rows {done.scores[0]:.4g} -> {done.scores[done.best_epoch]:.4g}"
             )
+        elif done is not None:
+            self.say(f"{outcome.plan.choice.method}: {done.ended}, {done.seconds:.3g} s")
         if not outcome.unlearned:
             self.say("the model is returned untouched" + (f": {outcome.reason}" if done is not None else ""))
         before, after = measured.before, measured.after
@@ -91,6 +102,20 @@ class Speaker(Observer):
         held = "" if before.heldout is None else f", held out {_percent(before.heldout)} -> {_percent(after.heldout)}"
         self.say(f"forgotten accuracy {_percent(before.forgotten)} -> {_percent(after.forgotten)}{held}")
         self.say(f"KL(base||unlearned): {_text(measured.from_base)}")
+        if (predicted := outcome.closeness) is not None:
+            self._say_closeness(predicted)
+
+    def _say_closeness(self, predicted: Predicted) -> None:
+        if predicted.before is None or predicted.after is None:
+            self.say(predicted.why)
+            return
+        texts = [f"{one.estimate:.3g} ({one.low:.3g} to {one.high:.3g})" for one in (predicted.before, predicted.after)]
+        self.say(f"KL(retrain||model) on the records, estimated without a retrain: {texts[0]} -> {texts[1]}")
+        self.say(f"  so at most {predicted.after.high:.3g}, in 9 of 10 cases; --verify-retrain measures it")
+
+    def prepared(self, seconds: Mapping[str, float]) -> None:
+        made = ", ".join(f"{name} {spent:.2g} s" for name, spent in seconds.items())
+        self.say(f"prepared for this request alone: {made}; 'unlearn prepare' keeps such things for the next ones")
 
     def retraining(self, settings: RetrainSettings) -> None:
         self.say(f"retraining from scratch, {2 * settings.pairs} times")
@@ -104,7 +129,7 @@ class Speaker(Observer):
 
 
 def _some(names: list[str] | tuple[str, ...], shown: int = 10) -> str:
-    text = ", ".join(names[:shown])
+    text = printable(", ".join(names[:shown]))
     return text if len(names) <= shown else f"{text} (and {len(names) - shown} more)"
 
 

@@ -439,7 +439,7 @@ def bad_labels():
         ({"labels": bad_labels()}, "labels run from 0 to 2 and the model has 2 classes"),
         ({"labels": LABELS.astype(float)}, "they are integers"),
         ({"labels": LABELS[:-1]}, "1437 training rows and 1436 labels"),
-        ({"proxy": "lda2c"}, "unknown proxy 'lda2c'"),
+        ({"proxy": "lda2c"}, "unknown method 'lda2c'"),
         ({"finalizer": "sgd"}, "unknown finalizer 'sgd'"),
         ({"cap": 0.0}, "cap 0.0 must be positive"),
         ({"ridge": -1.0}, "ridge -1.0"),

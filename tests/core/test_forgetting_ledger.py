@@ -42,11 +42,11 @@ def logits_of(module) -> np.ndarray:
 def test_ten_requests_of_fifty_end_with_the_proxies_of_one_of_five_hundred(net, tmp_path):
     logits = logits_of(net)
     results = [
-        forget(logits, DIGITS.train_x, DIGITS.train_y, part, "lda", "none", ledger=tmp_path / "ledger")
+        forget(logits, DIGITS.train_x, DIGITS.train_y, part, "auto", "none", ledger=tmp_path / "ledger")
         for part in ROWS.reshape(10, 50)
     ]
     last = results[-1]
-    once = forget(logits, DIGITS.train_x, DIGITS.train_y, ROWS, "lda", "none")
+    once = forget(logits, DIGITS.train_x, DIGITS.train_y, ROWS, "auto", "none")
     many, single = last.outcome.plan, once.outcome.plan
     gaussian = set(methods.auto_candidates()) & set(methods.paper_methods())
     assert {w.target.method for w in many.weighed} >= gaussian

@@ -7,7 +7,7 @@ An ``.npz`` with ``train_images`` (N, H, W, 3) uint8, ``train_y`` (N,), ``test_i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -41,15 +41,15 @@ class ImageSet(LabelledSet):
     @classmethod
     def from_arrays(cls, name: str, arrays: Mapping[str, NDArray], source: str, **more: Any) -> Self:
         """As for any labelled set; CIFAR-10's own class names and superclasses need not be there."""
-        images = super().from_arrays(name, arrays, source, **more)
-        if name != "cifar10" or images.n_fine != len(CIFAR10_CLASSES):
-            return images
-        if "class_names" not in arrays:
-            images = replace(images, class_names=CIFAR10_CLASSES)
-        # other names may mean another order of the classes
-        if "superclass" not in arrays and images.class_names == CIFAR10_CLASSES:
-            images = replace(images, superclass=cifar10_superclass())
-        return images
+        return super().from_arrays(name, _with_own_names(name, arrays), source, **more)
+
+    @classmethod
+    def mapped(cls, name: str, path: Path) -> Self:
+        return super().mapped(named_by(name)[0], path)
+
+    @classmethod
+    def map_arrays(cls, name: str, path: Path) -> dict[str, NDArray]:
+        return _with_own_names(name, super().map_arrays(name, path))
 
     def _check_rows(self, what: str, x: NDArray) -> None:
         if x.ndim != 4 or x.shape[-1] != 3 or 0 in x.shape:
@@ -67,6 +67,18 @@ class ImageSet(LabelledSet):
                 f"{self.name}: test_images are {test[0]}x{test[1]} and train_images {train[0]}x{train[1]}; resize both "
                 "to one size"
             )
+
+
+def _with_own_names(name: str, arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:
+    """CIFAR-10 with the class names and superclasses that a file may leave out."""
+    found, labels = dict(arrays), arrays["train_y"]
+    usable = name == "cifar10" and labels.dtype.kind in "iu" and labels.size
+    if not usable or int(labels.max()) + 1 != len(CIFAR10_CLASSES):
+        return found
+    found.setdefault("class_names", np.array(CIFAR10_CLASSES))
+    if tuple(found["class_names"]) == CIFAR10_CLASSES:  # other names may mean another order of the classes
+        found.setdefault("superclass", cifar10_superclass())
+    return found
 
 
 def load_image_file(path: str | Path) -> ImageSet:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from unlearn_core.data.mapped import map_npz
 from unlearn_core.data.npz import read_npz
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import PAPER_DATASETS, LabelSpace
@@ -86,6 +87,11 @@ class LabelledSet(ABC):
         else:
             largest = int(train_y.max()) if train_y.size else -1
             n_classes = len(superclass) if superclass is not None and superclass.ndim == 1 else largest + 1
+            if n_classes > max(train_y.size, 1):  # before a name is made for each
+                raise BadInput(
+                    f"{source}: {n_classes} classes and {train_y.size} labels in train_y, so that some class has no row; "
+                    "renumber the labels 0..C-1 without gaps"
+                )
             class_names = tuple(str(c) for c in range(n_classes))
         return cls(
             name=name,
@@ -98,6 +104,33 @@ class LabelledSet(ABC):
             ids=arrays.get("ids"),
             **more,
         )
+
+    @classmethod
+    def mapped(cls, name: str, path: Path) -> Self:
+        """A file whose rows were checked before, when they were prepared: mapped, and not read."""
+        arrays = cls.map_arrays(name, path)
+        found = object.__new__(cls)
+        given = arrays.get("class_names")
+        counted = int(arrays["train_y"].max()) + 1 if given is None else len(given)
+        superclass = arrays.get("superclass")
+        values = {
+            "name": name,
+            "train_x": arrays[f"train_{cls.ROWS}"],
+            "train_y": arrays["train_y"],
+            "test_x": arrays[f"test_{cls.ROWS}"],
+            "test_y": arrays["test_y"].astype(np.int64),
+            "class_names": tuple(str(one) for one in (range(counted) if given is None else given)),
+            "superclass": None if superclass is None else superclass.astype(np.int64),
+            "ids": arrays.get("ids"),
+        }
+        for field, value in values.items():
+            object.__setattr__(found, field, value)
+        return found
+
+    @classmethod
+    def map_arrays(cls, name: str, path: Path) -> dict[str, NDArray]:
+        """The arrays of a file of this name, mapped."""
+        return map_npz(path, (f"train_{cls.ROWS}", "train_y", f"test_{cls.ROWS}", "test_y", *OPTIONAL))
 
     @classmethod
     def read_arrays(cls, path: Path) -> dict[str, NDArray]:

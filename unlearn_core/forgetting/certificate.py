@@ -1,7 +1,7 @@
 """The certificate as a document: its digest, its signature, and whether both and the files that it names still match.
 
 Nothing here imports torch, and numpy only to hash arrays: a certificate is verified in a moment, also on a machine that
-cannot load the model. Signatures are Ed25519, with keys in PEM files as ``openssl genpkey -algorithm ed25519`` makes them.
+cannot load the model.
 """
 
 from __future__ import annotations
@@ -9,25 +9,30 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unlearn_core.errors import BadInput, first_line
+from unlearn_core.forgetting.keys import Signature, check_private_key, is_weak, read_public_key, sign
 from unlearn_core.records import without_nonfinite
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from numpy.typing import NDArray
 
     from unlearn_core.nets.stack import State
 
+__all__ = ["Certificate", "Check", "NamedFile", "Signature", "check_private_key", "sign", "verify_certificate"]
+
 FORMAT = "unlearn-certificate"
 VERSION = 1
 FILE_NAME = "certificate.json"
-SIGNATURE_ALGORITHM = "Ed25519"
-MAKE_KEY = "make one with: openssl genpkey -algorithm ed25519 -out key.pem"
+PAGE_NAME = "certificate.html"
+MAX_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -40,25 +45,21 @@ class NamedFile:
     bytes: int
 
     @staticmethod
-    def of(role: str, path: Path, beside: Path) -> NamedFile:
-        """``beside``: the folder of the certificate."""
+    def of(role: str, path: Path, beside: Path, sha256: str | None = None) -> NamedFile:
+        """Args: beside: the folder of the certificate. sha256: if it is known."""
         place = os.path.relpath(path.resolve(), beside.resolve())
-        return NamedFile(role, place, file_sha256(path), path.stat().st_size)
-
-
-@dataclass(frozen=True)
-class Signature:
-    """Raw bytes of the public key (32) and of the signature (64)."""
-
-    public_key: bytes
-    value: bytes
-
-    def entry(self) -> dict[str, str]:
-        return {"algorithm": SIGNATURE_ALGORITHM, "public_key": self.public_key.hex(), "value": self.value.hex()}
+        return NamedFile(role, place, sha256 or file_sha256(path), path.stat().st_size)
 
     @staticmethod
-    def from_entry(entry: dict[str, Any]) -> Signature:
-        return Signature(bytes.fromhex(entry["public_key"]), bytes.fromhex(entry["value"]))
+    def from_entry(entry: Mapping[str, Any]) -> NamedFile:
+        file = NamedFile(**entry)
+        for field in fields(file):
+            value, kind = getattr(file, field.name), int if field.name == "bytes" else str
+            if type(value) is not kind or value == "":
+                raise ValueError(f"{field.name} of a file is {value!r}")
+        if not re.fullmatch("[0-9a-f]{64}", file.sha256) or "\0" in file.path:
+            raise ValueError(f"{file.sha256!r} of {file.path!r} is no SHA-256 of a file")
+        return file
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Certificate:
 
     @property
     def files(self) -> list[NamedFile]:
-        return [NamedFile(**entry) for entry in self.content["files"]]
+        return [NamedFile.from_entry(entry) for entry in self.content["files"]]
 
     def with_files(self, files: Sequence[NamedFile]) -> Certificate:
         """The same with hashes of files; to be called before signing, for a signature would no longer hold."""
@@ -137,21 +138,31 @@ def state_sha256(state: State) -> str:
 
 def read_certificate(path: Path) -> Certificate:
     """A certificate from its file, whether or not it is genuine."""
+    return _parse(_read(path), path)
+
+
+def _read(path: Path) -> bytes:
     if not path.is_file():
         raise BadInput(f"no certificate at {path}; 'unlearn forget' writes {FILE_NAME} into its --out")
+    if path.stat().st_size > MAX_BYTES:
+        raise BadInput(f"{path} has {path.stat().st_size} bytes, and no certificate has more than {MAX_BYTES}")
+    return path.read_bytes()
+
+
+def _parse(text: bytes, path: Path) -> Certificate:
     try:
-        document = json.loads(path.read_bytes(), parse_constant=_refuse_constant)
+        document = json.loads(text, parse_constant=_refuse_constant)
         content = document["certificate"]
         known = content["format"] == FORMAT
         signature = None if document["signature"] is None else Signature.from_entry(document["signature"])
         certificate = Certificate(content, signature)
-        _ = certificate.files
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{path} is no certificate ({type(error).__name__}: {error}); it may be damaged") from error
-    if not known or content.get("version") != VERSION:
-        raise BadInput(
-            f"{path} is of format {content.get('format')} version {content.get('version')}; this is {FORMAT} {VERSION}"
-        )
+        _ = certificate.files, certificate.digest
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        said = f"{type(error).__name__}: {first_line(error)}"
+        raise BadInput(f"{path} is no certificate ({said}); it may be damaged") from error
+    version = content.get("version")
+    if not known or type(version) is not int or version != VERSION:
+        raise BadInput(f"{path} is of format {content['format']} version {version}; this is {FORMAT} {VERSION}")
     return certificate
 
 
@@ -159,116 +170,142 @@ def _refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
+class Found(StrEnum):
+    """What a check found."""
+
+    HOLDS = "ok"
+    FAILED = "FAILED"
+    UNSIGNED = "UNSIGNED"
+    UNKNOWN = "UNKNOWN"
+    """It cannot be told from what is here: whose key it is, or what a page shows."""
+
+
 @dataclass(frozen=True)
 class Check:
-    """One thing that was verified, or not."""
+    """One thing that was looked at."""
 
     what: str
-    passed: bool
+    found: Found
     detail: str
+
+    @property
+    def passed(self) -> bool:
+        return self.found is Found.HOLDS
+
+    @property
+    def failed(self) -> bool:
+        return self.found is Found.FAILED
 
 
 def verify_certificate(
-    path: Path, elsewhere: Mapping[str, Path] | None = None, public_key: Path | None = None
+    path: Path,
+    elsewhere: Mapping[str, Path] | None = None,
+    public_key: Path | None = None,
+    require_signature: bool = False,
 ) -> list[Check]:
-    """Check the document to the byte, its signature, and every file that it names.
+    """Check the document to the byte, its signature, that its list of files is complete, and every file in it.
 
     Args:
         elsewhere: where the file of a role lies, if not where the certificate says.
         public_key: whose signature it must be (PEM); without it, a signature only says that its maker had some key.
+        require_signature: an unsigned certificate fails.
     """
     elsewhere = elsewhere or {}
-    certificate = read_certificate(path)
+    expected = None if public_key is None else read_public_key(public_key)
+    text = _read(path)
+    certificate = _parse(text, path)
     files = certificate.files
     if unknown := sorted(set(elsewhere) - {file.role for file in files}):
         roles = ", ".join(file.role for file in files) or "no files"
         raise BadInput(f"the certificate names no file {unknown[0]!r}; it names {roles}")
-    checks = [_check_document(path, certificate), _check_signature(certificate, public_key)]
+    required = require_signature or expected is not None
+    checks = [
+        _check_document(text, certificate),
+        _check_signature(certificate, required)
+        if expected is None
+        else _check_signer(certificate, expected, public_key),
+        _check_complete(certificate),
+    ]
     return checks + [_check_file(file, path.parent, elsewhere.get(file.role)) for file in files]
 
 
-def _check_document(path: Path, certificate: Certificate) -> Check:
+def summarise(checks: Sequence[Check]) -> str:
+    """In words, what all of it shows, and what it does not."""
+    others, failed = f"all {sum(check.passed for check in checks)} other checks hold", sum(c.failed for c in checks)
+    found = {check.found for check in checks if check.what == "signature"}
+    if failed:
+        return f"not verified: {failed} of {len(checks)} checks failed"
+    if Found.UNSIGNED in found:
+        return f"intact but unsigned: {others}; nothing shows who wrote it, and anybody could have"
+    if Found.UNKNOWN in found:
+        return f"intact, and signed by a key that nobody vouched for: {others}; --public-key checks whose it is"
+    return f"verified: all {sum(check.passed for check in checks)} checks hold"
+
+
+def _check_document(text: bytes, certificate: Certificate) -> Check:
     """The file must be, to the byte, what this certificate is written as; that includes its digest."""
-    if path.read_bytes() == certificate.text().encode("ascii"):
-        return Check("certificate", True, f"digest {certificate.digest}")
-    return Check("certificate", False, f"the text does not match its digest: the content's is {certificate.digest}")
+    if text == certificate.text().encode("ascii"):
+        return Check("certificate", Found.HOLDS, f"digest {certificate.digest}")
+    said = f"the text does not match its digest: the content's is {certificate.digest}"
+    return Check("certificate", Found.FAILED, said)
 
 
-def _check_signature(certificate: Certificate, public_key: Path | None) -> Check:
-    """A missing signature passes unless one is expected."""
-    expected = None if public_key is None else _read_public_key(public_key)
+def _check_signature(certificate: Certificate, required: bool) -> Check:
+    """Whether the signature, if there is one, holds for the key that it comes with."""
     signature = certificate.signature
     if signature is None:
-        if expected is None:
-            return Check("signature", True, "none: the digest shows accidents, a signature would show forgeries")
-        return Check("signature", False, f"none, and one by the key of {public_key} is expected")
-    # loaded only when there is something to check
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
+        found = Found.FAILED if required else Found.UNSIGNED
+        return Check("signature", found, "none: the digest shows accidents, only a signature would show forgeries")
     shown = signature.public_key.hex()
+    if is_weak(signature.public_key):
+        return Check("signature", Found.FAILED, f"by the weak key {shown}, under which anybody can sign")
+    if not signature.is_over(certificate.canonical):
+        return Check("signature", Found.FAILED, f"not by the key {shown} over this certificate")
+    said = f"by the key {shown}; anybody can make a key: give --public-key to check whose it is"
+    return Check("signature", Found.UNKNOWN, said)
+
+
+def _check_signer(certificate: Certificate, expected: bytes, public_key: Path | None) -> Check:
+    """Whether the signature is of the key that was given."""
+    check, signature = _check_signature(certificate, required=True), certificate.signature
+    if check.failed or signature is None:
+        return check
+    shown = signature.public_key.hex()
+    if expected != signature.public_key:
+        return Check("signature", Found.FAILED, f"by the key {shown}, and {public_key} holds {expected.hex()}")
+    return Check("signature", Found.HOLDS, f"by the key {shown}, which is that of {public_key}")
+
+
+def _check_complete(certificate: Certificate) -> Check:
+    """The list of files must name what went in and, if something was unlearned, what came out: each once."""
+    content, counted = certificate.content, Counter(file.role for file in certificate.files)
     try:
-        Ed25519PublicKey.from_public_bytes(signature.public_key).verify(signature.value, certificate.canonical)
-    except (InvalidSignature, ValueError):
-        return Check("signature", False, f"not by the key {shown} over this certificate")
-    if expected is not None and expected != signature.public_key:
-        return Check("signature", False, f"by the key {shown}, and {public_key} holds {expected.hex()}")
-    known = f", which is that of {public_key}" if expected else "; give --public-key to check whose that is"
-    return Check("signature", True, f"by the key {shown}{known}")
+        black_box = content["model"]["kind"] == "black box"
+        needed = {"logits" if black_box else "model", "data", "request"}
+        if content["outcome"] == "unlearned":
+            needed.add("processor" if content["finalizer"]["name"] == "none" else "unlearned")
+    except (KeyError, TypeError):
+        return Check(
+            "files", Found.FAILED, "the certificate does not say what came of which model, so nobody knows which"
+        )
+    if missing := sorted(needed - set(counted)):
+        return Check("files", Found.FAILED, f"incomplete: no hash of {', '.join(missing)}, which this outcome needs")
+    if doubled := [role for role, count in counted.items() if count > 1]:
+        return Check("files", Found.FAILED, f"two files are said to be the {doubled[0]}")
+    return Check("files", Found.HOLDS, f"complete: {', '.join(counted)}")
 
 
 def _check_file(file: NamedFile, folder: Path, elsewhere: Path | None) -> Check:
     path = elsewhere or Path(os.path.normpath(folder / file.path))
-    if not path.is_file():
-        return Check(file.role, False, f"not found at {path}; say where it is with --file {file.role}=PATH")
-    found = file_sha256(path)
+    try:
+        if not path.is_file():
+            said = f"not found at {path}; say where it is with --file {file.role}=PATH"
+            return Check(file.role, Found.FAILED, said)
+        size, found = path.stat().st_size, file_sha256(path)
+    except (OSError, ValueError) as error:
+        return Check(file.role, Found.FAILED, f"{path} cannot be read ({first_line(error)})")
     if found != file.sha256:
-        return Check(file.role, False, f"{path} has SHA-256 {found}, the certificate says {file.sha256}")
-    return Check(file.role, True, f"{path}  SHA-256 {found}")
-
-
-def sign(message: bytes, key_file: Path) -> Signature:
-    """Sign with the private key in a PEM file that has no password."""
-    key = _read_private_key(key_file)
-    return Signature(key.public_key().public_bytes_raw(), key.sign(message))
-
-
-def check_private_key(key_file: Path) -> None:
-    """Refuse now what ``sign`` would refuse after all the work."""
-    _read_private_key(key_file)
-
-
-def _read_private_key(key_file: Path) -> Ed25519PrivateKey:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    if not key_file.is_file():
-        raise BadInput(f"no key at {key_file}; {MAKE_KEY}")
-    try:
-        key = load_pem_private_key(key_file.read_bytes(), password=None)
-    except (ValueError, TypeError) as error:  # TypeError: the key has a password
-        raise BadInput(
-            f"{key_file} holds no private key without a password ({first_line(error)}); {MAKE_KEY}"
-        ) from error
-    if not isinstance(key, Ed25519PrivateKey):
-        raise BadInput(f"{key_file} holds no {SIGNATURE_ALGORITHM} key but a {type(key).__name__}; {MAKE_KEY}")
-    return key
-
-
-def _read_public_key(key_file: Path) -> bytes:
-    """The raw public key of a PEM file that holds it, or the private key that it belongs to."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key
-
-    if not key_file.is_file():
-        raise BadInput(f"no key at {key_file}; give the signer's public key as PEM")
-    content = key_file.read_bytes()
-    if b"PRIVATE" in content:
-        return _read_private_key(key_file).public_key().public_bytes_raw()
-    try:
-        key = load_pem_public_key(content)
-    except ValueError as error:
-        raise BadInput(f"{key_file} is no public key in PEM; openssl pkey -in key.pem -pubout writes one") from error
-    if not isinstance(key, Ed25519PublicKey):
-        raise BadInput(f"{key_file} holds no {SIGNATURE_ALGORITHM} key but a {type(key).__name__}")
-    return key.public_bytes_raw()
+        return Check(file.role, Found.FAILED, f"{path} has SHA-256 {found}, the certificate says {file.sha256}")
+    if size != file.bytes:
+        return Check(file.role, Found.FAILED, f"{path} has {size} bytes, the certificate says {file.bytes}")
+    return Check(file.role, Found.HOLDS, f"{path}  SHA-256 {found}")

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from typing import Any
 
 import numpy as np
 
 from unlearn_core.audit.stein import ALPHAS, min_queries
+from unlearn_core.closeness import Closeness, Verdict
 from unlearn_core.finalize import Finalized
 from unlearn_core.forgetting.certificate import Certificate, arrays_sha256, state_sha256
 from unlearn_core.forgetting.measure import Measured, Posteriors, Retrained
@@ -27,11 +29,10 @@ SOFTWARE: tuple[str, ...] = ("unlearn-grid", "torch", "numpy", "scipy", "safeten
 STEIN_RANGE: tuple[float, ...] = (0.001, 0.01, 0.05, 0.1, 0.5, 1.0)
 NOT_GUARANTEED: tuple[str, ...] = (
     "That the model is what retraining without the records would give. The change is what a proxy predicts, scaled "
-    "to a size that is safe on average; how close it comes to a retrain is known only where one was made (see "
-    "'retrain').",
+    "to a size that pays on average by the proxies' own account; whether it does for a retrain, and how close it "
+    "comes, is known only where one was made (see 'retrain').",
     "Differential privacy, or any bound for an attacker who reads probabilities or weights. Stein's bound is for one "
-    "who sees "
-    "labels drawn from the model's posterior.",
+    "who sees labels drawn from the model's posterior at records drawn at random.",
     "That the records cannot be reconstructed or recognised as members. No attack was run against this model.",
     "Anything about features: a backbone, tokenizer or preprocessing that has seen the records still has.",
     "That the records are gone from backups, logs, caches, the data file itself, earlier copies of the model or "
@@ -40,9 +41,8 @@ NOT_GUARANTEED: tuple[str, ...] = (
     "That data, labels and request are the true ones. The hashes say which files were used, not who asked.",
 )
 NOTHING_DONE = (
-    "That the records had no influence on the model. No proxy saw an influence that could be taken out safely, and "
-    "the model is "
-    "unchanged."
+    "That the records had no influence on the model. No proxy saw an influence that it could take out, and the "
+    "model is unchanged."
 )
 
 
@@ -59,6 +59,20 @@ class Described:
     class_names: Sequence[str] = ()
 
 
+@dataclass(frozen=True)
+class Predicted:
+    """KL(retrain||model) on the records, as far as it can be known without a retrain; None with why it cannot."""
+
+    why: str
+    before: Closeness | None = None
+    after: Closeness | None = None
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether all of the interval after lies beyond all of that before."""
+        return self.before is not None and self.after is not None and self.after.low > self.before.high
+
+
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """A plan carried out. ``finalized`` is None if there was nothing to unlearn."""
@@ -72,6 +86,10 @@ class Outcome:
     net: NetworkStack | None
     """The unlearned network; None if the network was left as it is."""
     retrained: Retrained | None = None
+    closeness: Predicted | None = None
+    """How close to a retrain it is, as far as that can be known without one; None without a prepared state."""
+    prepared: Mapping[str, Any] | None = None
+    """The prepared state that it started from."""
 
     @property
     def unlearned(self) -> bool:
@@ -109,11 +127,14 @@ def make_certificate(outcome: Outcome, described: Described, history: Sequence[d
             "data": _data(plan),
             "request": _request(plan, described),
             "classes": _classes(plan, described),
+            "kind": _kind(plan.verdict),
             "proxy": _proxy(plan),
             "finalizer": _finalizer(outcome),
             "divergence": _divergence(outcome),
             "accuracy": {when: dataclasses.asdict(getattr(outcome.measured, when)) for when in ("before", "after")},
             "stein": stein_range(plan.n_forget),
+            "closeness": None if outcome.closeness is None else _closeness(outcome.closeness),
+            "prepared": outcome.prepared,
             "retrain": None if outcome.retrained is None else outcome.retrained.entry(plan.n_forget),
             "history": list(history),
             "not_guaranteed": [*(() if outcome.unlearned else (NOTHING_DONE,)), *NOT_GUARANTEED],
@@ -144,6 +165,7 @@ def _made(seed: int) -> dict[str, Any]:
     }
 
 
+@cache
 def _version(name: str) -> str | None:
     """None for a package that is used from its source folder, without being installed."""
     try:
@@ -169,7 +191,8 @@ def _data(plan: Plan) -> dict[str, Any]:
     subject = plan.subject
     return {
         "sha256": subject.data_sha256,
-        "n_train": len(subject.train),
+        "n_train": subject.problem.n_rows,
+        "n_looked_at": len(subject.train),
         "n_heldout": None if subject.heldout is None else len(subject.heldout),
         "n_features": subject.train.features.shape[1],
         "features": subject.seen_by_proxies,
@@ -178,18 +201,18 @@ def _data(plan: Plan) -> dict[str, Any]:
 
 def _request(plan: Plan, described: Described) -> dict[str, Any]:
     return {
-        "rows_sha256": arrays_sha256({"rows": np.flatnonzero(plan.forget)}),
+        "rows_sha256": arrays_sha256({"rows": plan.subject.problem.train.number[plan.forget]}),
         "n_asked": len(described.rows.asked.rows),
         "n_repeated": len(described.rows.asked.repeated),
         "n_already_forgotten": len(described.rows.already),
         "n_forget": plan.n_forget,
-        "n_retain": len(plan.forget) - plan.n_forget,
+        "n_retain": plan.subject.problem.n_rows - plan.n_forget,
     }
 
 
 def _classes(plan: Plan, described: Described) -> list[dict[str, Any]]:
     subject = plan.subject
-    total = np.bincount(subject.labels, minlength=subject.n_classes)
+    total = subject.problem.class_counts
     forget = np.bincount(subject.labels[plan.forget], minlength=subject.n_classes)
     retain = total - forget
     names = described.class_names or [str(c) for c in range(subject.n_classes)]
@@ -204,6 +227,27 @@ def _classes(plan: Plan, described: Described) -> list[dict[str, Any]]:
         }
         for c in range(subject.n_classes)
     ]
+
+
+def _closeness(predicted: Predicted) -> dict[str, Any]:
+    """Queries are Stein's, for the upper end."""
+    return {
+        "what": "mean KL(retrain||model) on the records in nats, with an interval of 90 %, without a retrain",
+        "of": "a retrain from other initial weights; one from the base's own is closer, and only the upper end holds for it",
+        **dataclasses.asdict(predicted),
+    }
+
+
+def _kind(verdict: Verdict | None) -> dict[str, Any] | None:
+    if verdict is None:
+        return None
+    return {
+        "kind": str(verdict.kind),
+        "why": verdict.why,
+        "p_value": verdict.p_value,
+        "within_classes": verdict.within_classes,
+        "tests": [dataclasses.asdict(test) for test in verdict.tests],
+    }
 
 
 def _proxy(plan: Plan) -> dict[str, Any]:
@@ -255,10 +299,10 @@ def _finalizer(outcome: Outcome) -> dict[str, Any]:
 
 
 def _divergence(outcome: Outcome) -> dict[str, Any]:
-    planned = outcome.measured.planned
+    planned, left = outcome.measured.planned, outcome.measured.from_target
     return {
         "unit": "nats",
         "base_to_unlearned": dataclasses.asdict(outcome.measured.from_base),
         "base_to_target": None if planned is None else dataclasses.asdict(planned),
-        "target_to_unlearned": dataclasses.asdict(outcome.measured.from_target),
+        "target_to_unlearned": None if left is None else dataclasses.asdict(left),
     }

@@ -9,18 +9,21 @@ training data.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import numpy as np
 
-from unlearn_core.data.weights import save_safetensors
-from unlearn_core.errors import BadInput
+from unlearn_core.data.npz import read_npz
+from unlearn_core.data.weights import read_checkpoint, save_safetensors
+from unlearn_core.errors import BadInput, first_line
 from unlearn_core.forgetting.certificate import state_sha256
 from unlearn_core.proxies.statistics import Moments
 
@@ -90,14 +93,36 @@ class Ledger:
             return Ledger(folder)
         try:
             known = json.loads(path.read_text())
-            if (known["format"], known["version"]) != (FORMAT, VERSION):
+            if (known["format"], known["version"]) != (FORMAT, VERSION) or known["version"] is True:
                 raise BadInput(f"{path} is {known['format']} version {known['version']}; this is {FORMAT} {VERSION}")
             entries = tuple(Entry(**entry) for entry in known["entries"])
-            return Ledger(folder, Identity(**known["identity"]), entries, tuple(known["forgotten"]), known["files"])
-        except (ValueError, KeyError, TypeError) as error:
+            identity = Identity(**known["identity"])
+            ledger = Ledger(folder, identity, entries, tuple(known["forgotten"]), dict(known["files"]))
+            ledger._check_types()
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             if isinstance(error, BadInput):
                 raise
-            raise BadInput(f"{path} is damaged ({type(error).__name__}: {error}); restore it from a backup") from error
+            raise _damaged(path, error) from error
+        return ledger
+
+    def _check_types(self) -> None:
+        """Refuse what this software does not write, before it is used."""
+        for record in (self.identity, *self.entries):
+            kinds = get_type_hints(type(record))
+            if wrong := [name for name, value in vars(record).items() if not _is_of(value, kinds[name])]:
+                raise ValueError(f"{wrong[0]} is no {kinds[wrong[0]]}")
+        if not self.entries or [entry.number for entry in self.entries] != list(range(1, len(self.entries) + 1)):
+            raise ValueError("its entries are not numbered from 1")
+        if not all(type(row) is int and row >= 0 for row in self.forgotten) or not _ascends(self.forgotten):
+            raise ValueError("what is forgotten is no ascending list of rows")
+        if len(self.forgotten) != self.entries[-1].n_forget:
+            raise ValueError(
+                f"{len(self.forgotten)} rows are forgotten, and its last entry says {self.entries[-1].n_forget}"
+            )
+        files = self.files or {}
+        plain = all(type(name) is str and re.fullmatch(rf"{role}-[0-9]+\.[a-z]+", name) for role, name in files.items())
+        if not plain or "statistics" not in files or not set(files) <= {"statistics", "base", "last"}:
+            raise ValueError("its files are not its own")
 
     @property
     def exists(self) -> bool:
@@ -139,15 +164,20 @@ class Ledger:
         """Of all training rows, and of those that were forgotten so far; None before the first request."""
         if self.files is None:
             return None, None
-        with np.load(self.folder / self.files["statistics"], allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-
-        def of(part: str) -> Moments:
-            return Moments(
-                **{name.removeprefix(part): value for name, value in arrays.items() if name.startswith(part)}
-            )
-
-        return of("total_"), of("forgotten_")
+        names = [field.name for field in fields(Moments)]
+        required = [f"{part}_{name}" for part in ("total", "forgotten") for name in names]
+        path = self.folder / self.files["statistics"]
+        arrays = read_npz(path, "ledger's statistics", required)
+        if any(not np.issubdtype(array.dtype, np.number) or not np.isfinite(array).all() for array in arrays.values()):
+            raise _damaged(path, ValueError("not all are numbers"))
+        total, forgotten = (
+            Moments(**{name: arrays[f"{part}_{name}"] for name in names}) for part in ("total", "forgotten")
+        )
+        c, d = total.counts.shape[:1], total.reference.shape[:1]
+        for name, shape in {"reference": d, "counts": c, "sums": c + d, "squares": c + d, "outer": d + d}.items():
+            if not getattr(total, name).shape == getattr(forgotten, name).shape == shape:
+                raise _damaged(path, ValueError(f"{name} has not the shape {shape}"))
+        return total, forgotten
 
     def history(self) -> list[dict[str, Any]]:
         return [vars(entry) for entry in self.entries]
@@ -199,15 +229,30 @@ class Ledger:
     def _state(self, role: str) -> dict[str, torch.Tensor] | None:
         if self.files is None or role not in self.files:
             return None
-        from safetensors.torch import load_file
+        state, entry = read_checkpoint(self.folder / self.files[role]).state, self.entries[-1]
+        if state_sha256(state) != (self.identity and self.identity.base if role == "base" else entry.model_sha256):
+            raise _damaged(self.folder / self.files[role], ValueError("its weights are not those of the ledger"))
+        return state
 
-        return load_file(self.folder / self.files[role])
+
+def _damaged(path: Path, error: Exception) -> BadInput:
+    return BadInput(f"{path} is damaged ({type(error).__name__}: {first_line(error)}); restore it from a backup")
+
+
+def _is_of(value: object, kind: Any) -> bool:
+    """Whether JSON's value is of a type such as ``int`` or ``float | None``; a whole number may stand for a float."""
+    kinds = get_args(kind) or (kind,)
+    return type(value) in kinds or (type(value) is int and float in kinds)
+
+
+def _ascends(rows: Sequence[int]) -> bool:
+    return all(a < b for a, b in itertools.pairwise(rows))
 
 
 def check_writable(folder: Path, what: str) -> Path:
     """Refuse, before any work is done, a folder in which no file can be made; returns it or its nearest existing parent."""
     place = folder.absolute()
-    while not place.exists():
+    while not os.path.lexists(place):  # a link to nowhere is a place that cannot be written
         place = place.parent
     try:
         tempfile.TemporaryFile(dir=place).close()

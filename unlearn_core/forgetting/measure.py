@@ -62,8 +62,8 @@ class Measured:
     after: Accuracy
     from_base: Change
     """KL(base||unlearned)."""
-    from_target: Change
-    """KL(target||unlearned): what the finalizer left undone."""
+    from_target: Change | None
+    """KL(target||unlearned): what the finalizer left undone; None for a method without a target."""
     planned: Change | None
     """KL(base||target): how much the request should change what the model says; None if it changes nothing."""
 
@@ -116,7 +116,7 @@ def measure(plan: Plan, unlearned: Posteriors) -> Measured:
         before=_accuracy(plan, base),
         after=_accuracy(plan, unlearned),
         from_base=divergence(plan, base, unlearned),
-        from_target=divergence(plan, target, unlearned),
+        from_target=None if plan.target is None and plan.choice.method else divergence(plan, target, unlearned),
         planned=None if plan.target is None else divergence(plan, base, target),
     )
 
@@ -214,7 +214,7 @@ def check_by_retraining(plan: Plan, unlearned: Posteriors, how: Blueprint, setti
 
 
 def _train(plan: Plan, how: Blueprint, optimization: Optimization, epochs: int, seed: int, role: str) -> NetworkStack:
-    rows, base = plan.subject.problem.train, plan.subject.net
+    rows, base = plan.subject.all_rows.train, plan.subject.net
     if base is None:
         raise BadInput("a black box cannot be retrained; leave --verify-retrain out, or give the network")
     net = how.fresh(base, rows.inputs[:2], derive_seed(seed, role, "weights"))
@@ -222,7 +222,7 @@ def _train(plan: Plan, how: Blueprint, optimization: Optimization, epochs: int, 
         raise BadInput(
             f"{how.name} builds {net.n_classes} classes and the model has {base.n_classes}; mend the function"
         )
-    member = Member(seed, role, rows.label_tensor, torch.from_numpy(plan.forget))
+    member = Member(seed, role, rows.label_tensor, torch.from_numpy(plan.forget_of_all))
     with torch.random.fork_rng():
         torch.manual_seed(derive_seed(seed, role, "noise"))  # dropout draws from torch's own stream
         train(net, rows.inputs, [member], training_recipe(Visit.RETAIN, epochs), optimization)

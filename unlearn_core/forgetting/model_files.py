@@ -16,9 +16,13 @@ from numpy.typing import NDArray
 
 from unlearn_core.data.npz import read_npz
 from unlearn_core.data.weights import Checkpoint, is_safetensors, read_checkpoint, save_safetensors
-from unlearn_core.errors import BadInput
+from unlearn_core.errors import BadInput, first_line
+from unlearn_core.forgetting.certificate import FILE_NAME, PAGE_NAME
 from unlearn_core.nets.make import Blueprint, with_state
 from unlearn_core.nets.stack import NetworkStack, State
+
+OUTPUT_NAMES: frozenset[str] = frozenset({FILE_NAME, PAGE_NAME, "processor.npz"})
+"""What a request writes beside the weights."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,12 +46,21 @@ class WeightsFile(Checkpoint):
         else:
             # a view would be saved with all of the memory behind it
             tensors = {name: tensor.contiguous().clone() for name, tensor in ordered.items()}
-            torch.save({self.wrapper: tensors} if self.wrapper else tensors, path)
+            try:
+                torch.save({self.wrapper: tensors} if self.wrapper else tensors, path)
+            except RuntimeError as error:  # its way of saying that a disk is full
+                raise BadInput(
+                    f"cannot write {path} ({first_line(error)}); make room, or name another --out"
+                ) from error
         return path
 
 
 def read_weights_file(path: Path) -> WeightsFile:
     """Read a safetensors file or a PyTorch state dict; a pickle of anything else is refused."""
+    if path.name.lower() in OUTPUT_NAMES:
+        raise BadInput(
+            f"{path}: the unlearned weights keep their file's name, and {path.name} is taken; rename the file"
+        )
     stored = read_checkpoint(path)
     safetensors, metadata = is_safetensors(path), None
     if safetensors:

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from unlearn_core import methods
 from unlearn_core.auto import AUTO, Candidate, Choice, choose_proxy
+from unlearn_core.closeness import RequestKind, Verdict
 from unlearn_core.data.splits import checked_mask
 from unlearn_core.errors import BadInput
 from unlearn_core.eta import EtaSearch
 from unlearn_core.finalize import LogitProcessor
 from unlearn_core.forgetting.subject import Subject
-from unlearn_core.methods import ProxySettings, Scope
+from unlearn_core.methods import Family, ProxySettings, Scope
+from unlearn_core.preparations import CROSSFIT, MOMENTS
 from unlearn_core.proxies.covariance import Shrinkage
 from unlearn_core.proxies.request import ForgetRequest
 from unlearn_core.proxies.statistics import Moments
@@ -24,6 +26,16 @@ from unlearn_core.recipes import REQUEST_SCHEDULE, Optimization, Schedule, Stopp
 from unlearn_core.target import Target, fit, make_target
 
 Mask = NDArray[np.bool_]
+
+SHORT = "short"
+"""A retrain cut short: what is done about a group on a prepared state."""
+FITTING = {RequestKind.WHOLE_CLASS: "truncate", RequestKind.EXCHANGEABLE: "newton", RequestKind.GROUP: SHORT}
+"""What ``auto`` does about each kind of request on a prepared state."""
+
+
+def known_methods() -> tuple[str, ...]:
+    """What can be asked for by name."""
+    return (*methods.proxies(), *methods.edits(), SHORT)
 
 
 @dataclass(frozen=True)
@@ -38,9 +50,12 @@ class ForgetSettings(ProxySettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.proxy not in (AUTO, *methods.proxies()):
-            raise BadInput(f"unknown proxy {self.proxy!r}; there are {', '.join((AUTO, *methods.proxies()))}")
-        of_training_points = self.proxy != AUTO and methods.find_proxy(self.proxy).scope is Scope.TRAINING_POINTS
+        if self.proxy not in (AUTO, *known_methods()):
+            raise BadInput(f"unknown method {self.proxy!r}; there are {', '.join((AUTO, *known_methods()))}")
+        line = None if self.proxy == AUTO else methods.find(self.proxy)
+        if line is not None and line.family is not Family.PROXY and self.finalizer != "kl":
+            raise BadInput(f"{self.proxy} changes the weights itself; the finalizer {self.finalizer} has nothing to do")
+        of_training_points = line is not None and getattr(line, "scope", None) is Scope.TRAINING_POINTS
         if self.finalizer == "none" and of_training_points:
             raise BadInput(
                 f"{self.proxy} speaks of training points only, so that a logit processor of it would forget nothing "
@@ -91,10 +106,12 @@ class Unusable:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A request that is understood. ``target`` is None if there is nothing to unlearn; ``choice`` says why.
+    """A request that is understood; if there is nothing to unlearn, ``choice`` names no method and says why.
 
     Attributes:
-        forget: (N,) every row that is to be forgotten, earlier requests' included.
+        forget: (N,) every row of the subject's that is to be forgotten, earlier requests' included.
+        target: None if nothing is to be unlearned, or by a method that has none.
+        verdict: what kind of request it is; None if nobody asked.
     """
 
     subject: Subject
@@ -104,10 +121,24 @@ class Plan:
     unusable: tuple[Unusable, ...]
     choice: Choice
     target: Target | None
+    verdict: Verdict | None = None
 
     @property
     def n_forget(self) -> int:
         return int(self.forget.sum())
+
+    @property
+    def family(self) -> Family | None:
+        """Of the chosen method; None if there is nothing to unlearn."""
+        return None if self.choice.method is None else methods.find(self.choice.method).family
+
+    @property
+    def forget_of_all(self) -> Mask:
+        """(N,) the same among all rows of D."""
+        subject = self.subject
+        mask = np.zeros(subject.problem.n_rows, dtype=bool)
+        mask[subject.problem.train.number[self.forget]] = True
+        return mask
 
     @property
     def chosen(self) -> Weighed | None:
@@ -118,7 +149,11 @@ class Plan:
     def logit_processor(self) -> LogitProcessor | None:
         """Of the chosen proxy; if ``auto`` chose one of training points only, of what a black box would get."""
         method, weighed = self.choice.method, None if self.target is None else self.chosen
-        if method is not None and methods.find_proxy(method).scope is Scope.TRAINING_POINTS:
+        if (
+            self.family is Family.PROXY
+            and method is not None
+            and methods.find_proxy(method).scope is Scope.TRAINING_POINTS
+        ):
             weighed = self._best_for_any_point() if self.settings.proxy == AUTO else None
         if weighed is None:
             return None
@@ -133,33 +168,65 @@ class Plan:
         return None if choice is None or choice.method is None else able[choice.method]
 
 
-def make_plan(subject: Subject, forget: Mask, settings: ForgetSettings, forgotten: Moments | None = None) -> Plan:
-    """Fit and weigh every proxy, choose one, and say what the model should become.
+def make_plan(
+    subject: Subject,
+    forget: Mask,
+    settings: ForgetSettings,
+    forgotten: Moments | None = None,
+    arch: str | None = None,
+    verdict: Verdict | None = None,
+    can_train_anew: bool = False,
+) -> Plan:
+    """Choose a method and say what the model should become; ``auto`` fits and weighs proxies, or goes by the verdict.
 
     Args:
         forget: (N,) every row that is to be forgotten, earlier requests' included.
         forgotten: the moments of these rows, if they are known already.
+        arch: of the network, if it has a name.
+        verdict: what kind of request it is, if it is known.
+        can_train_anew: whether fresh weights can be had.
     """
     checked_mask(forget, "the request")
+    asked, why = settings.proxy, "asked for by name"
+    if asked == AUTO and verdict is not None and settings.finalizer == "kl":
+        fitting = FITTING.get(verdict.kind, AUTO)
+        if fitting != SHORT or can_train_anew:
+            asked, why = fitting, f"{verdict.kind}: {verdict.why}"
+    if asked != AUTO and methods.find(asked).family is not Family.PROXY:
+        return Plan(subject, forget, settings, (), (), Choice(asked, why), None, verdict)
     request = ForgetRequest(
-        subject.problem, forget, subject.train, settings.ridge, Shrinkage(settings.shrinkage), settings.seed, forgotten
+        subject.problem,
+        forget,
+        subject.train,
+        settings.ridge,
+        Shrinkage(settings.shrinkage),
+        settings.seed,
+        forgotten,
+        arch,
     )
-    named = () if settings.proxy in (AUTO, *methods.closed_forms()) else (settings.proxy,)
+    candidates = settings.candidates if asked == AUTO else (asked,)
+    if subject.whole is not None:  # the others would take the rows at hand for all of D
+        candidates = tuple(name for name in candidates if methods.find_proxy(name).prepares in (MOMENTS, CROSSFIT))
+        if not candidates:
+            raise BadInput(
+                f"{asked} reads all of D and is not prepared; leave the prepared state out, or choose another"
+            )
+    candidates = tuple(name for name in candidates if name not in methods.closed_forms())
     weighed, unusable = [], []
-    for method in dict.fromkeys((*settings.candidates, *named)):
+    for method in candidates:
         try:
             weighed.append(_weigh(_target(method, request, settings)))
         except BadInput as error:
             if method == settings.proxy:
                 raise
             unusable.append(Unusable(method, str(error)))
-    if not weighed:
+    if candidates and not weighed:
         raise BadInput(unusable[0].reason)
     choice = _choose(settings.proxy, weighed)
     target = next((w.target for w in weighed if w.target.method == choice.method), None)
     if target is None and choice.method is not None:
         target = _target(choice.method, request, settings)
-    return Plan(subject, forget, settings, tuple(weighed), tuple(unusable), choice, target)
+    return Plan(subject, forget, settings, tuple(weighed), tuple(unusable), choice, target, verdict)
 
 
 def _target(method: str, request: ForgetRequest, settings: ForgetSettings) -> Target:

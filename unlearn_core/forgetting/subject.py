@@ -62,6 +62,8 @@ class Subject:
     Attributes:
         train, heldout: the rows with the base model's logits (N, C) float64.
         feature_source: the layer that proxies see; None if the features were given.
+        whole: all of D, if ``problem`` is the part of it that a request on a prepared state looks at.
+        known: hashes of base and data, if they need not be computed.
     """
 
     problem: Problem
@@ -69,17 +71,24 @@ class Subject:
     heldout: Points | None
     net: NetworkStack | None = None
     feature_source: LayerFeatures | None = None
+    whole: Problem | None = None
+    known: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
         _check(self.problem.train, self.train, self.n_classes, "training")
         if self.heldout is not None:
             _check(self.problem.test, self.heldout, self.n_classes, "held-out")
-        absent = np.flatnonzero(np.bincount(self.labels, minlength=self.n_classes) == 0)
+        absent = np.flatnonzero(self.problem.class_counts == 0)
         if len(absent):
             raise BadInput(
                 f"the model has {self.n_classes} classes and the data no row of class {absent[0]} ({len(absent)} such); "
                 "give the data and the labels that it was trained on"
             )
+
+    @property
+    def all_rows(self) -> Problem:
+        """D, for whoever has to read all of it."""
+        return self.problem if self.whole is None else self.whole
 
     @property
     def n_classes(self) -> int:
@@ -97,6 +106,8 @@ class Subject:
     @property
     def data_sha256(self) -> str:
         """The content of the rows as the request sees them, features that come from the model left out."""
+        if self.known is not None:
+            return self.known[1]
         arrays: dict[str, NDArray] = {}
         for name, rows in (("train", self.problem.train), ("heldout", self.problem.heldout)):
             if rows is None:
@@ -111,6 +122,8 @@ class Subject:
     @property
     def base_sha256(self) -> str:
         """The content of the base model's weights, or of a black box's logits on the training rows."""
+        if self.known is not None:
+            return self.known[0]
         if self.net is None:
             return arrays_sha256({"logits": self.train.base_logits})
         return state_sha256(self.net.state(0))

@@ -13,7 +13,6 @@ import argparse
 from rich.console import Console
 
 from unlearn_core.auto import AUTO
-from unlearn_core.grid import ARCHITECTURES
 from unlearn_core.recipes import Stopping
 from workflows.commands import options
 from workflows.commands.values import COUNT, DIR, FILE, at_least, path
@@ -25,35 +24,40 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     from unlearn_core import methods
 
     parser.usage = "unlearn forget (--model M | --logits NPZ) --data NPZ --ids FILE [options]"
-    add = parser.add_argument_group("the model, as weights or as logits").add_argument
-    model = "weights of --arch (safetensors or a state dict), or PACKAGE.MODULE:FUNCTION that builds a torch.nn.Module "
-    add("--model", metavar="M", help=model + "whose output is its logits")
-    add("--arch", choices=ARCHITECTURES, help="the network that the weights belong to")
-    add("--weights", **FILE, help="weights of the module that FUNCTION builds")
+    group = parser.add_argument_group("the model, as weights or as logits")
+    options.add_model(group)
+    add = group.add_argument
     logits = "outputs of a black box, train_logits (N, C) and test_logits: makes a logit processor, which corrects them"
     add("--logits", **NPZ, help=logits)
 
-    add = parser.add_argument_group("data and request").add_argument
-    arrays = (
-        "train_x or train_images, train_y, test_x or test_images, test_y, and optionally ids, superclass, class_names"
-    )
-    add("--data", required=True, **NPZ, help=f"what the model was trained on: {arrays}")
+    group = parser.add_argument_group("data and request")
+    options.add_training_data(group)
+    add = group.add_argument
     ids = "the records to forget: ids or row numbers in a CSV, JSON lines or text file"
     add("--ids", required=True, **FILE, help=ids)
-    layer = "let proxies see this layer of the model, such as penultimate (default: the data itself)"
-    add("--features-from", metavar="LAYER", help=layer)
-    features = "let proxies see these features of the same rows, such as 'unlearn features' writes"
-    add("--features", **NPZ, help=features)
+    state = "start from what 'unlearn prepare' made of this model and these data: a request then takes a moment"
+    add("--prepared", **DIR, help=state)
+    add("--check-prepared", action="store_true", help="read all of it and of the data again, and compare hashes")
     add("--ledger", **DIR, help="remember here what was forgotten, and continue earlier requests")
 
     group = parser.add_argument_group(
         "how to forget",
         "A proxy is a simple model of the features; it predicts how the model's outputs change when the records are "
-        "forgotten. Distillation writes that change into the weights.",
+        "forgotten. Distillation writes that change into the weights. newton and truncate change the weights in one step; "
+        "short trains anew on what is left, and not for long.",
     )
     add = group.add_argument
-    proxies = "the proxy to use; auto: the one that fits this request best"
-    add("--proxy", default=AUTO, choices=(AUTO, *methods.proxies()), help=proxies)
+    chosen = "the method to use; auto: what fits this request best: with --prepared by its kind, else among proxies"
+    known = (AUTO, *methods.proxies(), *methods.edits(), "short")
+    add(
+        "--method",
+        "--proxy",
+        dest="proxy",
+        default=AUTO,
+        choices=known,
+        metavar="METHOD",
+        help=f"{chosen} ({', '.join(known)})",
+    )
     finalizers = (
         "distil (kl), least squares on the last layer (mse), or write a logit processor and leave the weights (none)"
     )

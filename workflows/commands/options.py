@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unlearn_core.grid import ARCHITECTURES, PAPER_DATASETS, SEEDS, Scenario
-from workflows.commands.values import COUNT, DIR, FILE, PIXELS, colour, integers, list_of, names, repeated
+from workflows.commands.values import COUNT, DIR, FILE, PIXELS, colour, integers, list_of, names, path, repeated
 
 if TYPE_CHECKING:
     from unlearn_core.methods import RunSettings
@@ -17,6 +17,28 @@ SCENARIOS = "class: forget a label; subclass: train on superclasses, forget a fi
 
 Options = argparse._ActionsContainer
 """A parser, or a group of its options."""
+
+
+def add_model(group: Options) -> None:
+    """A network of the user's own."""
+    add = group.add_argument
+    model = "weights of --arch (safetensors or a state dict), or PACKAGE.MODULE:FUNCTION that builds a torch.nn.Module "
+    add("--model", metavar="M", help=model + "whose output is its logits")
+    add("--arch", choices=ARCHITECTURES, help="the network that the weights belong to")
+    add("--weights", **FILE, help="weights of the module that FUNCTION builds")
+
+
+def add_training_data(group: Options) -> None:
+    """What that network was trained on, and what proxies see of it."""
+    add, npz = group.add_argument, path("NPZ")
+    arrays = (
+        "train_x or train_images, train_y, test_x or test_images, test_y, and optionally ids, superclass, class_names"
+    )
+    add("--data", required=True, **npz, help=f"what the model was trained on: {arrays}")
+    layer = "let proxies see this layer of the model, such as penultimate (default: the data itself)"
+    add("--features-from", metavar="LAYER", help=layer)
+    features = "let proxies see these features of the same rows, such as 'unlearn features' writes"
+    add("--features", **npz, help=features)
 
 
 def add_out(parser: Options, default: str, what: str = "the output folder of the grid") -> None:
@@ -64,6 +86,16 @@ def add_resnet(parser: argparse.ArgumentParser) -> None:
     add("--resnet-size", default=64, **PIXELS, help="resize images to this")
     add("--sketch-layer", default="layer3", metavar="NAME", help="sketch this layer")
     add("--sketch-dim", default=512, **COUNT, help="to this many dimensions")
+
+
+def add_running(parser: argparse.ArgumentParser, out: str) -> None:
+    """What ``run`` and ``grid`` share: all but which variants."""
+    add_out(parser, out, "write steps, results, figures and the MLflow database here")
+    add_data(parser)
+    add_resnet(parser)
+    add_settings(parser)
+    add_machine(parser)
+    add_tracking(parser)
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

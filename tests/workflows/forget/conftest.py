@@ -55,12 +55,27 @@ class OnImages(nn.Module):
         return self.out(functional.max_pool2d(torch.relu(self.conv(x)), 2).flatten(1))
 
 
+class OnNormedImages(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.out = nn.Linear(8 * 16, 10)
+
+    def forward(self, x):
+        return self.out(functional.max_pool2d(torch.relu(self.norm(self.conv(x))), 2).flatten(1))
+
+
 def build():
     return Conv()
 
 
 def on_images():
     return OnImages()
+
+
+def on_normed_images():
+    return OnNormedImages()
 
 
 def broken():
@@ -88,7 +103,7 @@ def _prepare(folder: Path, data: FeatureSet, epochs: int) -> Path:
     order = np.random.default_rng(42).permutation(len(ids))
     _write_request(folder / "subclass.csv", ids[data.train_y == 0])
     (folder / "fifty.jsonl").write_text("\n".join(json.dumps({"id": i}) for i in ids[order[:50]].tolist()))
-    (folder / "one.txt").write_text(f"# by post\n{ids[order[0]]}\n")
+    (folder / "one.txt").write_text(f"{ids[order[0]]}\n")
     return folder
 
 
@@ -128,6 +143,7 @@ def conv(tmp_path_factory) -> Path:
     as_seen = torch.from_numpy(pictures["train"]).permute(0, 3, 1, 2) / 255
     fit(their_nets.build(), torch.from_numpy(data.train_x), data.train_y, folder / "weights.pt")
     fit(their_nets.on_images(), as_seen, data.train_y, folder / "on_images.pt")
+    fit(their_nets.on_normed_images(), as_seen, data.train_y, folder / "on_normed_images.pt")
     (folder / "rows.txt").write_text("\n".join(map(str, np.flatnonzero(data.train_y == 7)[:100])))
     return folder
 
