@@ -30,7 +30,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
-    """``method`` is None where no proxy can unlearn anything safely."""
+    """``method`` is None where no proxy is admissible and would change anything."""
 
     method: str | None
     reason: str
