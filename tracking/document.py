@@ -11,6 +11,7 @@ from tracking.tables.exports import markdown
 from tracking.tables.table import Table
 from tracking.tree import Tree, write_atomically
 
+MADE = "Made by `unlearn report` from a results tree; not written by hand."
 SHOWN_OPEN = 3
 """Benchmarks that are shown at once; the others are folded, for a grid has many."""
 
@@ -28,7 +29,7 @@ def write_document(
     benchmarks = [table for table in tables if table.name.startswith("benchmark_")]
     overview = [table for table in tables if table not in first and table not in benchmarks]
     front_figure = next((figure for figure in figures if figure.name.startswith("front_")), None)
-    parts = ["# Results", "", "Made by `unlearn report` from a results tree; not written by hand.", ""]
+    parts = ["# Results", "", MADE, ""]
     told = headline(tree)
     parts += [f"{sentence}\n" for sentence in told]
     if front_figure:

@@ -55,7 +55,7 @@ def typeset(text: str) -> Html:
 
 def asset(name: str) -> Html:
     """A style sheet or script of ``tracking/page``, to stand inside a page."""
-    return Html((resources.files("tracking.page") / name).read_text())
+    return Html((resources.files("tracking") / "page" / name).read_text())
 
 
 VIEWPORT = tag("meta", name="viewport", content="width=device-width, initial-scale=1")

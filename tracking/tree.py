@@ -23,6 +23,8 @@ from unlearn_core.errors import BadInput
 from unlearn_core.grid import ARCHITECTURES, SEEDS, Scenario, Variant
 
 SUFFIX = "_raw.json"
+LONGEST_NAME = 80
+LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,11 @@ def write_atomically(path: Path, text: str) -> None:
         handle.write(text)
         handle.flush()
         os.fsync(handle.fileno())
-    os.replace(handle.name, path)
+    try:
+        os.replace(handle.name, path)
+    except OSError:
+        os.unlink(handle.name)
+        raise
 
 
 def read_entries(root: Path, variant: Variant, backbone: str) -> list[Entry]:
@@ -190,9 +196,15 @@ def _read_file(root: Path, file: Path, problems: list[TreeProblem]) -> Iterator[
     if arch not in ARCHITECTURES:
         report("", f"unknown architecture {arch!r}; there are {', '.join(ARCHITECTURES)}")
         return
+    if not str(below).isprintable() or any(len(part) > LONGEST_NAME for part in below.parts):
+        report("", f"its path cannot be part of other names: it is not printable, or longer than {LONGEST_NAME}")
+        return
     try:
-        document = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
+        text = file.read_bytes()
+        document = json.loads(text)
+        if LONE_SURROGATE.search(text):  # JSON can write what no text can hold
+            json.dumps(document, ensure_ascii=False).encode()
+    except (ValueError, RecursionError, OSError) as error:
         report("", f"not valid JSON ({error}); move it aside and run 'unlearn sync'")
         return
     if not isinstance(document, dict):

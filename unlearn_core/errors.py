@@ -8,6 +8,11 @@ class BadInput(ValueError):
     """
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """What an error says, cut to one line."""
     return (str(error).splitlines() or [""])[0]
+
+
+def printable(text: str) -> str:
+    """A text on one line, with the code of every character that a terminal would obey or could not show."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

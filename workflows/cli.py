@@ -3,18 +3,44 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import os
 import signal
 import sys
+import tempfile
+import textwrap
+import traceback
 from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
 from rich.console import Console
 
-from unlearn_core.errors import BadInput
-from workflows.commands import explain, features, forget, grid, plan, report, run, status, sync, tune, ui, verify
+from unlearn_core.errors import BadInput, first_line, printable
+from workflows.commands import (
+    explain,
+    features,
+    forget,
+    grid,
+    plan,
+    prepare,
+    report,
+    run,
+    status,
+    sync,
+    tune,
+    ui,
+    verify,
+)
 
 EXIT_BAD_INPUT = 2
+EXIT_INTERNAL_ERROR = 3
 EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+THE_USERS: frozenset[int] = frozenset(
+    {errno.EACCES, errno.EDQUOT, errno.EEXIST, errno.EFBIG, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT}
+    | {errno.ENOSPC, errno.ENOTDIR, errno.ENOTEMPTY, errno.EPERM, errno.EROFS}
+)
+"""What a system answers where a path or a disk is the thing to mend."""
 
 
 class Command(Protocol):
@@ -33,7 +59,7 @@ class Command(Protocol):
 
 
 COMMANDS: tuple[tuple[str, tuple[Command, ...]], ...] = (
-    ("forget records with a model of your own", (forget, verify)),
+    ("forget records with a model of your own", (prepare, forget, verify)),
     ("compare methods", (run, grid, plan, tune, features)),
     ("follow a run and look at results", (status, explain, report, ui, sync)),
 )
@@ -45,23 +71,54 @@ Measure how close methods for this come to networks retrained from scratch."""
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run a command and exit: 0 done, 1 some steps or checks failed, 2 bad input (one line says what and how to mend it)."""
+    """Run a command and exit: 0 done; 1 some steps or checks failed; 2 refused, with a line on what and how to mend it; 3 a
+    bug, with where its traceback is."""
     arguments = build_parser().parse_args(argv)
     command: Command = arguments.command
     # also if a shell started us with SIGINT ignored; and 'ray job stop', which sends SIGTERM, ends a run as Ctrl-C does
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, signal.default_int_handler)
-    errors = Console(stderr=True)
     try:
         code = command.run(arguments, make_console())
+        sys.stdout.flush()
     except BadInput as error:
-        errors.print(f"unlearn: {error}", markup=False, highlight=False, soft_wrap=True)
+        _complain(str(error))
         sys.exit(EXIT_BAD_INPUT)
     except KeyboardInterrupt:
         kept = "; finished steps are kept: rerun the same command to resume" if command in RESUMABLE else ""
-        errors.print(f"unlearn: stopped{kept}", soft_wrap=True)
+        _complain(f"stopped{kept}")
         sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:  # whoever read the output has left; what is still to be flushed goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_BROKEN_PIPE)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in THE_USERS:
+            place = "" if error.filename is None else f"{_short(str(error.filename))}: "
+            _complain(f"{place}{error.strerror}; mend that, or name another place")
+            sys.exit(EXIT_BAD_INPUT)
+        said = f"{type(error).__name__}: {_short(first_line(error))}"
+        _complain(f"internal error ({said}); this is a bug, please report it with {_keep_traceback()}")
+        sys.exit(EXIT_INTERNAL_ERROR)
     sys.exit(code)
+
+
+def _complain(text: str) -> None:
+    Console(stderr=True).print(printable(f"unlearn: {text}"), markup=False, highlight=False, soft_wrap=True)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _keep_traceback() -> str:
+    """Where the traceback of the error at hand is kept; itself if there is no place."""
+    text = traceback.format_exc()
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="unlearn-traceback-", suffix=".txt", delete=False) as file:
+            file.write(text)
+    except (OSError, UnicodeError):
+        return f"its traceback: {text}"
+    return f"the traceback in {file.name}"
 
 
 def make_console() -> Console:
@@ -102,11 +159,16 @@ class CommandParser(argparse.ArgumentParser):
         if not self._complete:
             self._complete = True
             self.get_default("command").add_options(self)
+        if empty := next((word for word in args or () if word.startswith("--") and word.endswith("=--")), None):
+            self.error(f"{empty!r}: -- is no value")  # argparse would pass an empty list
         return super().parse_known_args(args, namespace)
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """States the default of every option that has one, unless its help does."""
+    """States the default of every option that has one, unless its help does. Keeps names such as ``short-warm`` whole."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text, default = action.help or "", action.default

@@ -12,14 +12,20 @@ from rich.table import Table
 from rich.text import Text
 
 from tasks.executor import State
+from unlearn_core.errors import printable
 
 LINE_SECONDS = 10.0
 EstimateLeft = Callable[[State], float]
 
 
 def speaker(console: Console) -> Callable[[str], None]:
-    """Print a line as it is: paths and ids are neither coloured nor broken."""
-    return lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True)
+    """Print lines as they are: paths and ids are neither coloured nor broken, and what a terminal would obey is escaped."""
+
+    def say(text: str) -> None:
+        for line in text.split("\n"):
+            console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+
+    return say
 
 
 class Display:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
-from unlearn_core.errors import BadInput
+from unlearn_core.errors import BadInput, first_line
 
 
 class Layout:
@@ -17,6 +18,7 @@ class Layout:
         tuning: what ``tune`` tried of each method, a file each.
         tracked: which cells are in which MLflow store already, so that a cached rerun need not look.
         experiment: the MLflow experiment; one per grid.
+        tuning_experiment: the one that has a run for every trial.
     """
 
     def __init__(self, out: Path) -> None:
@@ -31,13 +33,35 @@ class Layout:
         self.tracked: Path = out / "tracked.json"
         self.mlflow_artifacts: Path = out / "mlartifacts"
         self.experiment: str = f"unlearn-{out.resolve().name}"
+        self.tuning_experiment: str = f"{self.experiment}-tuning"
 
 
 def read_json(path: Path, default: Any) -> Any:
-    return json.loads(path.read_text()) if path.exists() else default
+    """An object that this software wrote; ``default`` if it is not there."""
+    if not path.exists():
+        return default
+    try:
+        known = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{path} is damaged ({first_line(error)}); remove it, it is made again") from error
+    if not isinstance(known, dict):
+        raise BadInput(f"{path} is damaged (it holds no object); remove it, it is made again")
+    return known
 
 
 def read_text(path: Path) -> str:
     if not path.is_file():
         raise BadInput(f"there is no file {path}")
-    return path.read_text()
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path} is not UTF-8 text ({error.reason}, byte {error.start}); write it as text") from error
+
+
+def check_folder(out: Path, option: str = "--out") -> None:
+    """Refuse, before any work is done, a folder that cannot be made or written."""
+    place = out.absolute()
+    while not os.path.lexists(place):
+        place = place.parent
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        raise BadInput(f"cannot write to {out}: {place} is no folder that can be written; name another {option}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterable
@@ -23,8 +24,10 @@ class OutputFolder:
         if (self.out / FILE_NAME).exists() and not force:
             raise BadInput(f"{out} already holds a certificate; name another --out, or write over it with --force")
         place = self.out
-        while not place.exists():
+        while not os.path.lexists(place):
             place = place.parent
+        if not place.is_dir():
+            raise BadInput(f"cannot write to {out}: {place} is no folder; name another --out")
         try:
             self.staging: Path = Path(tempfile.mkdtemp(prefix=".unlearn-", dir=place))
         except OSError as error:

@@ -16,6 +16,7 @@ from tasks.step import Kind, Step
 from tasks.store import Store
 from tests.processes import Ended, free_port, listens, run, running, wait_until
 from unlearn_core import methods
+from unlearn_core.audit.stein import stein_block
 from workflows.cli import COMMANDS, build_parser
 from workflows.layout import Layout
 from workflows.run import save_plan
@@ -58,7 +59,9 @@ def test_a_run_prints_the_table_and_where_the_results_are(finished):
     assert all(set(methods.paper_methods()) | {"base", "retrain", "floor"} <= set(entry) for entry in entries)
     assert all(len(entry["lda-2c"]["epochs"]) in (1, 20) for entry in entries)
     assert entries[0]["base"] != entries[1]["base"]
-    assert entries[0]["lda-2c"]["stein"]["n_f_at_0.001"] > 0
+    for row in (entries[0][name] for name in ("base", "lda-2c", "ga")):
+        assert row["stein"] == stein_block(row.get("last", row), entries[0]["n_forget"]), "of the last epoch"
+    assert entries[0]["ga"]["stein"] != stein_block(entries[0]["ga"]["best"], entries[0]["n_forget"])
 
 
 def test_the_same_command_again_runs_nothing(finished):
@@ -245,12 +248,13 @@ def test_the_ui_serves_on_loopback_and_leaves_nothing_behind(grid):
 
 def test_help_teaches():
     text = " ".join(unlearn("grid", "--help").stdout.split())
+    beyond = [name for name in methods.names() if name not in methods.paper_methods()]
     for words in (
         "example: unlearn grid",
         "(default: cifar10,cifar100)",
         "subclass: train on superclasses",
         "Rerun the same command to resume",
-        "(default: the paper's 13, all but probe, fresh, l1-sparse, neggrad+, short, short-warm)",
+        f"(default: the paper's 13, all but {', '.join(beyond)})",
         "distil as 'unlearn forget' does, with its stopping rule (default: grid)",
     ):
         assert words in text

@@ -12,6 +12,10 @@ import polars as pl
 import pytest
 
 from tests.processes import Ended, run
+from tracking.document import MADE
+from tracking.tree import Tree
+from unlearn_core.errors import BadInput
+from workflows.report import Report, publish
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -90,6 +94,54 @@ def test_a_document_and_its_figures_at_a_place_of_their_own(report, grid, tmp_pa
     assert all((tmp_path / link).exists() for link in links)
 
 
+@pytest.fixture
+def published(tmp_path):
+    """Publishes a report of some figures as docs/x.md, where a user keeps figures of their own."""
+    docs = tmp_path / "docs"
+    (docs / "figures" / "x").mkdir(parents=True)
+    for name in ("mine.svg", "x/mine.svg"):
+        (docs / "figures" / name).write_text("mine")
+
+    def publish_these(*figures: str) -> Path:
+        out = tmp_path / "out"
+        (out / "figures").mkdir(parents=True, exist_ok=True)
+        files = [out / "figures" / f"{name}.svg" for name in figures]
+        for file in files:
+            file.write_text("drawn")
+        text = "\n".join([MADE, *(f"![{name}](figures/{name}.svg)" for name in figures)])
+        (out / "report.md").write_text(text)
+        publish(Report(Tree(()), (), (), (), tuple(files), out / "report.html"), docs / "x.md")
+        return docs
+
+    return publish_these
+
+
+def test_a_document_replaces_its_own_figures_and_nothing_else(published):
+    docs = published("a", "b")
+    assert "(figures/x/b.svg)" in (docs / "x.md").read_text()
+    published("b", "c")
+    assert {path.name for path in (docs / "figures" / "x").iterdir()} == {"b.svg", "c.svg", "mine.svg"}
+    assert (docs / "figures" / "mine.svg").read_text() == (docs / "figures" / "x" / "mine.svg").read_text() == "mine"
+    with pytest.raises(BadInput, match="is not of an earlier report"):
+        published("mine")
+    assert (docs / "figures" / "x" / "mine.svg").read_text() == "mine"
+    (docs / "x.md").write_text("my notes")
+    with pytest.raises(BadInput, match="was not made by 'unlearn report'"):
+        published("a")
+
+
+@pytest.mark.parametrize("document", [".", "..", "figures", "notes.txt", "theirs.md"])
+def test_a_document_is_never_put_where_something_else_is(document, tmp_path, monkeypatch, unlearn_here):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "holiday.svg").write_text("mine")
+    (tmp_path / "theirs.md").write_text("theirs")
+    answer = unlearn_here("report", "--results", "nowhere", "--document", document)
+    assert answer.code == 2
+    assert document in answer.err
+    assert (tmp_path / "figures" / "holiday.svg").read_text() == "mine"
+
+
 def test_a_damaged_tree_is_named_and_the_rest_rendered(grid, tmp_path):
     damaged = tmp_path / "results"
     shutil.copytree(grid / "results", damaged)
@@ -114,3 +166,4 @@ def test_what_cannot_be_is_one_line(grid, tmp_path, options, message):
     assert result.returncode == 2
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir()), "nothing is written"

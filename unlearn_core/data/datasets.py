@@ -12,6 +12,7 @@ from unlearn_core.data.digits import load_digits
 from unlearn_core.data.feature_set import FeatureSet, load_feature_set
 from unlearn_core.data.image_folder import load_image_folder
 from unlearn_core.data.images import ImageSet, load_image_file
+from unlearn_core.data.npz import opened_zip
 from unlearn_core.errors import BadInput
 
 __all__ = ["DATASETS", "PUBLISHED", "PublishedSet", "holds_images", "load_dataset", "load_images"]
@@ -62,7 +63,7 @@ def holds_images(name_or_path: str) -> bool:
         return True
     if not (name_or_path.endswith(".npz") and zipfile.is_zipfile(path)):
         return False
-    with zipfile.ZipFile(path) as archive:
+    with opened_zip(path) as archive:
         return "train_images.npy" in archive.namelist()
 
 

@@ -195,11 +195,15 @@ def weights_fingerprint(path: Path) -> str:
 
 def save_safetensors(path: Path, state: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """Write named tensors."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     # safetensors refuses tensors that share memory or have gaps
     tensors = {name: tensor.contiguous().clone() for name, tensor in state.items()}
-    save_file(tensors, path, metadata=dict(metadata) if metadata else None)
+    try:
+        save_file(tensors, path, metadata=dict(metadata) if metadata else None)
+    except SafetensorError as error:  # its way of saying that a disk is full
+        raise BadInput(f"cannot write {path} ({first_line(error)}); make room, or name another folder") from error
 
 
 def _read_safetensors(path: Path) -> Any:
@@ -295,13 +299,11 @@ def _network_errors() -> tuple[type[Exception], ...]:
 
 def _store(state: Mapping[str, torch.Tensor], place: Path) -> None:
     """Write under another name first: the place holds a whole file or none."""
-    from safetensors import SafetensorError
-
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=".download-") as unfinished:
             written = Path(unfinished, place.name)
             save_safetensors(written, state)
             written.replace(place)
-    except (OSError, SafetensorError) as error:
+    except (OSError, BadInput) as error:
         raise BadInput(f"cannot write {place} ({error}); make room or name another folder with --data-root") from error

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from workflows.commands.values import DIR, chosen, names, path, repeated
 from workflows.display import speaker
-from workflows.layout import Layout, read_text
+from workflows.layout import Layout, check_folder, read_text
 
 MARKDOWN = path("FILE.md")
 
@@ -36,16 +36,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     from tracking.tables.exports import rich_table
     from workflows import results
-    from workflows.report import named_tables, publish, write_report
+    from workflows.report import check_document, named_tables, publish, write_report
 
     say = speaker(console)
     out = arguments.out or arguments.results.parent / "report"
+    for folder in (out / "tables", out / "figures"):
+        check_folder(folder)
     notes = "" if arguments.notes is None else read_text(arguments.notes)
+    if arguments.document is not None:
+        check_document(arguments.document)
+    wanted = chosen(arguments.table, ())
     with console.status("report") as status:
         done = write_report(
-            arguments.results, out, notes, not arguments.no_illustrations, lambda what: status.update(f"report: {what}")
+            arguments.results,
+            out,
+            notes,
+            not arguments.no_illustrations,
+            lambda what: status.update(f"report: {what}"),
+            wanted,
         )
-    for table in named_tables(done.tables, chosen(arguments.table, ())):
+    for table in named_tables(done.tables, wanted):
         console.print(rich_table(table))
         for note in table.notes:
             say(note)
