@@ -28,9 +28,9 @@ NOTHING = "nothing to unlearn"
 SOFTWARE: tuple[str, ...] = ("unlearn-grid", "torch", "numpy", "scipy", "safetensors")
 STEIN_RANGE: tuple[float, ...] = (0.001, 0.01, 0.05, 0.1, 0.5, 1.0)
 NOT_GUARANTEED: tuple[str, ...] = (
-    "That the model is what retraining without the records would give. The change is what a proxy predicts, scaled "
-    "to a size that pays on average by the proxies' own account; whether it does for a retrain, and how close it "
-    "comes, is known only where one was made (see 'retrain').",
+    "That the model is what retraining without the records would give. The change is what the method predicts; a "
+    "proxy's is scaled to a size that pays on average by its own account. Whether it does for a retrain, and how close "
+    "it comes, is known only where one was made (see 'retrain'); without one there is an estimate at best.",
     "Differential privacy, or any bound for an attacker who reads probabilities or weights. Stein's bound is for one "
     "who sees labels drawn from the model's posterior at records drawn at random.",
     "That the records cannot be reconstructed or recognised as members. No attack was run against this model.",
