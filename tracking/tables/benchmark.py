@@ -131,7 +131,7 @@ def benchmark(entries: Sequence[Entry]) -> Table:
     Not ranked: a method that only some of the seeds have, which is shown with those, and one that unlearned nothing in
     any seed, which is the base under another name and would win on Acc_t and cost.
     """
-    families = (REFERENCES, methods.proxies(), methods.baselines())
+    families = (REFERENCES, methods.proxies(), methods.edits(), methods.baselines())
     all_having = {name: [entry for entry in entries if name in entry] for names in families for name in names}
     having = {name: some for name, some in all_having.items() if some}
     spreads = {name: [measure.spread(some, name) for measure in MEASURES] for name, some in having.items()}

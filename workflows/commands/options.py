@@ -110,7 +110,8 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
     add, paper = group.add_argument, methods.paper_methods()
     others = ", ".join(name for name in methods.names() if name not in paper)
-    known = f"proxies: {', '.join(methods.proxies())}; baselines: {', '.join(methods.baselines())}"
+    families = {"proxies": methods.proxies(), "edits": methods.edits(), "baselines": methods.baselines()}
+    known = "; ".join(f"{family}: {', '.join(names)}" for family, names in families.items())
     chosen = f"{known}; or all, or paper (default: the paper's {len(paper)}, all but {others})"
     groups = {"all": methods.names(), "paper": paper}
     add("--methods", **repeated(list_of(methods.names(), groups), "M,M"), help=chosen)
