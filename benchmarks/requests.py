@@ -42,9 +42,9 @@ from threadpoolctl import threadpool_limits
 from unlearn_core.baselines.short import SHORT
 from unlearn_core.data.feature_set import FeatureSet, load_feature_set
 from unlearn_core.data.weights import save_safetensors
-from unlearn_core.forgetting.forget import Heldout, forget
+from unlearn_core.forgetting.forget import forget
 from unlearn_core.forgetting.model_files import LoadedModel, read_weights_file
-from unlearn_core.forgetting.opening import prepare
+from unlearn_core.forgetting.opening import Heldout, prepare
 from unlearn_core.grid import head_widths
 from unlearn_core.nets.heads import HeadStack
 from unlearn_core.nets.make import blueprint

@@ -13,7 +13,8 @@ Where to look for a formula (labels are those of the paper):
 ``problem``              the data behind a cell or a request, and what is prepared of it
 ``preparations``         what is computed once, before any request: ``crossfit``, ``curvature``, moments, probe
 ``edits``                changes of weights in one step: ``newton``, ``truncate``
-``closeness``            what kind of request it is, and how close to a retrain, without one
+``request_kind``         a class, rows like held-out ones, or a group: tested
+``closeness``            how close to a retrain, without one
 ``target``               fit, eta, target: softmax(f + eta_max * signal)  [eq:lda2c-lstsq-grad]
 ``finalize``             how the target is written into the network
 ``baselines``            the six gradient methods, one recipe a file

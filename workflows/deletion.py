@@ -22,9 +22,11 @@ from unlearn_core.data.images import ImageSet, load_image_file
 from unlearn_core.data.labelled import LabelledSet
 from unlearn_core.errors import BadInput, first_line
 from unlearn_core.forgetting.certificate import FILE_NAME, Certificate, NamedFile, check_private_key, sign
-from unlearn_core.forgetting.forget import Forgotten, Heldout, forget, open_request
+from unlearn_core.forgetting.forget import Forgotten, forget
 from unlearn_core.forgetting.measure import RetrainSettings
 from unlearn_core.forgetting.model_files import LoadedModel, load_logits, read_weights_file
+from unlearn_core.forgetting.open_request import open_request
+from unlearn_core.forgetting.opening import Heldout
 from unlearn_core.forgetting.plan import ForgetSettings
 from unlearn_core.forgetting.request import read_request
 from unlearn_core.forgetting.state import PreparedState, open_state

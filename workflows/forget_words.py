@@ -11,9 +11,10 @@ from rich.table import Table
 from unlearn_core.data.labelled import LabelledSet
 from unlearn_core.errors import printable
 from unlearn_core.forgetting.content import Outcome, Predicted
-from unlearn_core.forgetting.forget import Observer, OpenRequest
+from unlearn_core.forgetting.forget import Observer
 from unlearn_core.forgetting.measure import Change, Retrained, RetrainSettings, planned_change
 from unlearn_core.forgetting.model_files import WeightsFile
+from unlearn_core.forgetting.open_request import OpenRequest
 from unlearn_core.forgetting.plan import Plan
 from unlearn_core.forgetting.request import NewRows
 

@@ -11,22 +11,24 @@ from scipy import stats
 from unlearn_core.audit.divergence import kl_rows, log_probabilities
 from unlearn_core.audit.stein import min_queries
 from unlearn_core.closeness import (
-    Comparison,
     HeldoutPosteriors,
-    HeldoutView,
-    RequestKind,
-    Verdict,
-    Witnesses,
-    _holm,
     _stand_in,
     _Tilted,
     class_weights,
     estimate_network,
     estimate_target,
+)
+from unlearn_core.errors import BadInput
+from unlearn_core.request_kind import (
+    Comparison,
+    HeldoutView,
+    RequestKind,
+    Verdict,
+    Witnesses,
+    _holm,
     kind_of_request,
     view_heldout,
 )
-from unlearn_core.errors import BadInput
 
 N_CLASSES, DIM = 4, 24
 RNG = np.random.default_rng(7)

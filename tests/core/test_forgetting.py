@@ -23,8 +23,9 @@ from unlearn_core.data import load_dataset
 from unlearn_core.errors import BadInput
 from unlearn_core.eta import find_eta_max
 from unlearn_core.finalize import LogitProcessor, load_processor
-from unlearn_core.forgetting.forget import Forgotten, Heldout
+from unlearn_core.forgetting.forget import Forgotten
 from unlearn_core.forgetting.measure import RetrainSettings, check_by_retraining
+from unlearn_core.forgetting.opening import Heldout
 from unlearn_core.forgetting.plan import Weighed
 from unlearn_core.nets.heads import HeadStack
 from unlearn_core.nets.make import FactoryBlueprint

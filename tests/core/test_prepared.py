@@ -18,21 +18,21 @@ from torch.nn import functional
 
 from unlearn_core import forget, methods, preparations
 from unlearn_core.audit.divergence import log_probabilities
-from unlearn_core.closeness import LEVEL
 from unlearn_core.crossfit import CrossFitConstants
 from unlearn_core.data.images import CIFAR10_CLASSES, ImageSet
 from unlearn_core.data.mapped import map_npz
 from unlearn_core.edits.newton import NewtonConstants
 from unlearn_core.errors import BadInput
 from unlearn_core.forgetting import opening
-from unlearn_core.forgetting.forget import Forgotten, Heldout
+from unlearn_core.forgetting.forget import Forgotten
 from unlearn_core.forgetting.measure import RetrainSettings
-from unlearn_core.forgetting.opening import RETAINED_LOOKED_AT, prepare
+from unlearn_core.forgetting.opening import RETAINED_LOOKED_AT, Heldout, prepare
 from unlearn_core.forgetting.request import RecordList, find_rows
 from unlearn_core.forgetting.state import MOST_REMOVED, PreparedState, open_state
 from unlearn_core.nets.heads import HeadStack
 from unlearn_core.preparations import CROSSFIT, CURVATURE, PREPARATIONS
 from unlearn_core.recipes import HEAD_TRAINING, Stopping, Visit, training_recipe
+from unlearn_core.request_kind import LEVEL
 from unlearn_core.training import Member, train
 
 N, HELD, DIM, CLASSES = 4000, 1000, 24, 4

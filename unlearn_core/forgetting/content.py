@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from unlearn_core.audit.stein import ALPHAS, min_queries
-from unlearn_core.closeness import Closeness, Verdict
+from unlearn_core.closeness import Closeness
 from unlearn_core.finalize import Finalized
 from unlearn_core.forgetting.certificate import Certificate, arrays_sha256, state_sha256
 from unlearn_core.forgetting.measure import Measured, Posteriors, Retrained
 from unlearn_core.forgetting.plan import Plan, Weighed
 from unlearn_core.forgetting.request import NewRows
 from unlearn_core.nets.stack import NetworkStack
+from unlearn_core.request_kind import Verdict
 
 UNLEARNED = "unlearned"
 NOTHING = "nothing to unlearn"

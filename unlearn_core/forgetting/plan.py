@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from unlearn_core import methods
 from unlearn_core.auto import AUTO, Candidate, Choice, choose_proxy
-from unlearn_core.closeness import RequestKind, Verdict
 from unlearn_core.data.splits import checked_mask
 from unlearn_core.errors import BadInput
 from unlearn_core.eta import EtaSearch
@@ -23,6 +22,7 @@ from unlearn_core.proxies.covariance import Shrinkage
 from unlearn_core.proxies.request import ForgetRequest
 from unlearn_core.proxies.statistics import Moments
 from unlearn_core.recipes import REQUEST_SCHEDULE, Optimization, Schedule, Stopping
+from unlearn_core.request_kind import RequestKind, Verdict
 from unlearn_core.target import Target, fit, make_target
 
 Mask = NDArray[np.bool_]

@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unlearn_core.clock import Stopwatch
-from unlearn_core.closeness import HeldoutView, view_heldout
 from unlearn_core.errors import BadInput
 from unlearn_core.forgetting.certificate import file_sha256
 from unlearn_core.preparations import (
@@ -38,6 +37,7 @@ from unlearn_core.preparations import (
     kept_as,
     prepared_config,
 )
+from unlearn_core.request_kind import HeldoutView, view_heldout
 
 if TYPE_CHECKING:
     from unlearn_core.forgetting.subject import Subject

@@ -1,0 +1,340 @@
+"""A request that is open: model, data, records and ledger, checked against each other; planned, carried out, entered.
+
+What is chosen is in ``plan``, what was measured in ``measure``; here is how it is done to the network.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from unlearn_core import methods
+from unlearn_core.auto import AUTO, Choice
+from unlearn_core.clock import Stopwatch
+from unlearn_core.closeness import HeldoutPosteriors, class_weights, estimate_network
+from unlearn_core.crossfit import CrossFit
+from unlearn_core.edits.request import EditRequest
+from unlearn_core.errors import BadInput
+from unlearn_core.finalize import Finalized, Lesson, distil_until_done, least_squares
+from unlearn_core.forgetting.certificate import Certificate, state_sha256
+from unlearn_core.forgetting.content import Described, Outcome, Predicted
+from unlearn_core.forgetting.ledger import Entry, Identity, Ledger
+from unlearn_core.forgetting.measure import (
+    Posteriors,
+    base_posteriors,
+    measure,
+    network_posteriors,
+    target_posteriors,
+)
+from unlearn_core.forgetting.model_files import LoadedModel
+from unlearn_core.forgetting.opening import Heldout, Model, OpenModel, black_box, open_model, prepared_box, white_box
+from unlearn_core.forgetting.plan import ForgetSettings, Plan, make_plan
+from unlearn_core.forgetting.request import NewRows, RecordList, new_rows
+from unlearn_core.forgetting.state import PreparedState, open_state
+from unlearn_core.forgetting.subject import Subject
+from unlearn_core.methods import Family
+from unlearn_core.nets.make import Blueprint, with_state
+from unlearn_core.nets.stack import NetworkStack
+from unlearn_core.preparations import CROSSFIT, MOMENTS, Given, Kept
+from unlearn_core.proxies.statistics import Moments, compute_moments
+from unlearn_core.request_kind import RequestKind, Verdict, Witnesses, kind_of_request
+from unlearn_core.seeding import derive_seed
+from unlearn_core.training import Member, train
+
+LEAST_STEPS = 400
+"""Steps that a retrain cut short should make, in as many epochs as a whole one has at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class OpenRequest:
+    """Model, data, records and ledger, checked against each other.
+
+    Attributes:
+        last: what earlier requests made of the base; None if there were none.
+        opened: the network as it was given; None for a black box.
+        round_to_file: the network as its file will hold it, so that what is measured is what is written.
+    """
+
+    subject: Subject
+    rows: NewRows
+    described: Described
+    ledger: Ledger | None
+    identity: Identity
+    last: NetworkStack | None
+    opened: OpenModel | None
+    round_to_file: Callable[[NetworkStack], NetworkStack]
+    state: PreparedState | None = None
+    of_network: Kept = field(default_factory=Kept)
+    """What was prepared of the base, before the request or for it."""
+
+    @property
+    def prepared_for_it(self) -> dict[str, float]:
+        """What had to be computed that a prepared state would have held, and the seconds that it took."""
+        if self.state is not None:
+            return {}
+        return {**self.subject.problem.prepared.seconds, **self.of_network.seconds}
+
+    @property
+    def forget(self) -> NDArray[np.bool_]:
+        """The rows of the subject's that are forgotten now."""
+        return self.rows.mask[self.subject.problem.train.number]
+
+    @property
+    def blueprint(self) -> Blueprint | None:
+        return None if self.opened is None else self.opened.blueprint
+
+    @property
+    def arch(self) -> str | None:
+        """What fold models are shaped like; on a prepared state, what they were."""
+        if self.state is not None:
+            return self.state.arch
+        return None if self.opened is None else self.opened.arch
+
+    def plan(self, settings: ForgetSettings) -> Plan:
+        """Choose a method; with a ledger, only the new rows are subtracted from its moments."""
+        forgotten = None if self.ledger is None else self._forgotten_moments()
+        if not len(self.rows.new):
+            reason = f"all {len(self.rows.already)} records were forgotten by earlier requests"
+            return Plan(self.subject, self.forget, settings, (), (), Choice(None, reason), None)
+        verdict, can_train_anew = self._verdict(settings), self.blueprint is not None
+        return make_plan(self.subject, self.forget, settings, forgotten, self.arch, verdict, can_train_anew)
+
+    def _verdict(self, settings: ForgetSettings) -> Verdict | None:
+        """What kind of request it is; only a prepared state can tell."""
+        if self.state is None:
+            return None
+        problem, state = self.subject.problem, self.state
+        rows = np.flatnonzero(self.forget)
+        crossfit, log_q = self._out_of_fold(self.forget)
+        view = state.heldout
+        labels = problem.train.labels[rows]
+        nothing = np.zeros(len(rows))
+        seen, heldout = Witnesses(labels, nothing, nothing, nothing[:, None]), None
+        if view is not None:
+            seen, heldout = view.see(log_q, labels, problem.train.seen[rows]), view.witnesses
+        return kind_of_request(seen, problem.class_counts, heldout, len(crossfit.weights), settings.seed)
+
+    def _out_of_fold(self, rows: NDArray[np.bool_]) -> tuple[CrossFit, NDArray[np.float64]]:
+        """The fold models, and (n, C) what each row's own says of it."""
+        problem = self.subject.problem
+        crossfit: CrossFit = problem.prepare(CROSSFIT, self.arch)
+        return crossfit, np.asarray(crossfit.log_q[problem.train.number[rows]], dtype=np.float64)
+
+    def _forgotten_moments(self) -> Moments:
+        problem = self.subject.problem  # all of D, or a part that holds every row that is forgotten
+        new = np.isin(problem.train.number, self.rows.new)
+        total, forgotten = self.ledger.moments() if self.ledger else (None, None)
+        if total is not None:
+            problem.prepared.values[MOMENTS] = total
+        if new.any() or forgotten is None:
+            train = problem.train
+            rows = compute_moments(train.seen[new], train.labels[new], problem.n_classes, problem.moments.reference)
+            forgotten = rows if forgotten is None else forgotten + rows
+        return forgotten
+
+    def carry_out(self, plan: Plan) -> Outcome:
+        """Write the target into the network and measure what came of it."""
+        start = self.subject.net if self.last is None else self.last
+        finalized = None if plan.choice.method is None else self._finalize(plan, start)
+        net = None if finalized is None or finalized.net is None else self.round_to_file(finalized.net)
+        if finalized is not None and plan.settings.finalizer == "none":
+            posteriors = target_posteriors(plan)
+        elif net is not None or start is not None:
+            posteriors = network_posteriors(self.subject, net or start)  # pyright: ignore[reportArgumentType]
+        else:
+            posteriors = base_posteriors(self.subject)
+        predicted = self._predict(plan, posteriors)
+        kept = plan.settings.proxy != AUTO or predicted is None or not predicted.is_worse
+        if not kept and finalized is not None and net is not None and start is not None:
+            finalized = replace(finalized, net=None, ended=_away_from_a_retrain(predicted))
+            net, posteriors = None, network_posteriors(self.subject, start)
+            predicted = self._predict(plan, posteriors)
+        from_base = self.last is None or plan.settings.finalizer != "kl" or plan.family is not Family.PROXY
+        named = "base" if from_base else "the model of the last request"
+        start_state = None if self.state is None else self.state.entry()
+        return Outcome(
+            plan,
+            named,
+            finalized,
+            posteriors,
+            measure(plan, posteriors),
+            net,
+            closeness=predicted,
+            prepared=start_state,
+        )
+
+    def _predict(self, plan: Plan, unlearned: Posteriors) -> Predicted | None:
+        """How close to a retrain the base was on the records and the new network is; only if they are like held-out rows."""
+        state, verdict = self.state, plan.verdict
+        if state is None or verdict is None:
+            return None
+        if verdict.kind is not RequestKind.EXCHANGEABLE or state.heldout is None:
+            needed = "a retrain (--verify-retrain)" if state.heldout is not None else "held-out rows"
+            return Predicted(f"no estimate: the request is {verdict.kind} ({verdict.why}); it would take {needed}")
+        problem, rows = self.subject.problem, plan.forget
+        _, log_q = self._out_of_fold(rows)
+        labels, held_labels = problem.train.labels[rows], state.heldout_labels
+        weights = class_weights(labels, held_labels) if verdict.within_classes else None
+        heldout = HeldoutPosteriors(state.log_heldout["base"], state.log_heldout["folds"], held_labels, weights)
+        taught = plan.family is Family.PROXY and methods.find_proxy(plan.choice.method or "").prepares == CROSSFIT
+        before, after = (
+            estimate_network(log_q, log_net[rows], labels, heldout, pupil, plan.settings.seed)
+            for log_net, pupil in ((self.subject.train.log_base, False), (unlearned.train, taught))
+        )
+        return Predicted(verdict.why, before, after)
+
+    def _finalize(self, plan: Plan, start: NetworkStack | None) -> Finalized:
+        finalizer, base, rows = plan.settings.finalizer, self.subject.net, self.subject.problem.train
+        if plan.family is Family.EDIT:
+            return self._edit(plan)
+        if plan.family is Family.BASELINE:
+            return self._train_anew(plan)
+        if plan.target is None:
+            raise ValueError("there is nothing to unlearn")
+        if finalizer == "none":
+            return Finalized(None, "the logit processor does it at inference")
+        if start is None or base is None or self.opened is None:
+            raise BadInput(
+                f"the finalizer {finalizer} needs the network's weights; a black box takes the finalizer none"
+            )
+        if finalizer == "mse":  # the shift is one of the base's logits, so it is added to the base's last layer
+            return Finalized(least_squares(base, 0, rows.inputs, plan.target), "closed form")
+        lesson = Lesson(plan.settings.seed, plan.forget, plan.target.log_target)
+        return distil_until_done(start, rows, lesson, *plan.settings.distillation(self.opened.optimization))
+
+    def _edit(self, plan: Plan) -> Finalized:
+        """Change the base's weights in one step, for all rows that are forgotten by now."""
+        line, net, problem = methods.find(plan.choice.method or ""), self.subject.net, self.subject.problem
+        if net is None or line.family is not Family.EDIT:
+            raise BadInput(f"{line.name} needs the network's weights; a black box takes a proxy and the finalizer none")
+        watch = Stopwatch(net.device)
+        start = None
+        if line.prepares is not None:
+            start = self.of_network.get(line.prepares, Given(self.subject.all_rows, self.arch, net))
+        with watch.running():
+            edited = line.edit(EditRequest(problem, plan.forget, net, 0, start), line.constants)
+        without = "it has no answer to this request; another --method may have one"
+        ended = without if edited is None else "in one step, without training"
+        return Finalized(edited, ended, seconds=watch.seconds)
+
+    def _train_anew(self, plan: Plan) -> Finalized:
+        """Train on what is left, from fresh weights and not for long: it reads all of D."""
+        line, net, rows = methods.find(plan.choice.method or ""), self.subject.net, self.subject.all_rows.train
+        if net is None or line.family is not Family.BASELINE:
+            raise BadInput(f"{line.name} needs the network's weights; a black box takes a proxy and the finalizer none")
+        if self.blueprint is None:
+            raise BadInput(
+                f"{line.name} starts from fresh weights, and this network cannot be built anew; name its architecture or "
+                "the function that builds it, or choose a proxy"
+            )
+        recipe, (how, longest) = line.presets["paper"], self.blueprint.training
+        steps = math.ceil((len(rows) - plan.n_forget) / how.batch_size)
+        epochs = min(max(recipe.epochs, math.ceil(LEAST_STEPS / steps)), longest)
+        recipe = replace(recipe, phases=(replace(recipe.phases[0], epochs=epochs),), record_at=())
+        fresh = self.blueprint.fresh(net, rows.inputs[:2], derive_seed(plan.settings.seed, line.name, "weights"))
+        member = Member(plan.settings.seed, "unlearn", rows.label_tensor, torch.from_numpy(plan.forget_of_all))
+        seconds = train(fresh, rows.inputs, [member], recipe, replace(how, lr=recipe.rate * how.lr))
+        fresh.use_batch_statistics(False)
+        return Finalized(fresh, f"{epochs} epochs on what is left, from fresh weights", seconds=seconds)
+
+    def record(self, outcome: Outcome, certificate: Certificate) -> Ledger:
+        """Enter the request into the ledger, once its results are where they belong."""
+        if self.ledger is None:
+            raise ValueError("there is no ledger")
+        plan, base, left = outcome.plan, self.subject.net, outcome.deployed(self.last)
+        left_state = None if left is None else left.state(0)
+        entry = Entry(
+            number=len(self.ledger.entries) + 1,
+            time=certificate.content["made"]["time"],
+            outcome=certificate.content["outcome"],
+            n_asked=len(self.rows.asked.rows),
+            n_new=len(self.rows.new),
+            n_forget=plan.n_forget,
+            proxy=plan.choice.method,
+            eta_max=certificate.content["proxy"]["eta_max"],
+            finalizer=plan.settings.finalizer,
+            model_sha256=None if left_state is None else state_sha256(left_state),
+            certificate=certificate.digest,
+        )
+        return self.ledger.append(
+            self.identity,
+            entry,
+            np.flatnonzero(self.rows.mask).tolist(),
+            (self.subject.problem.moments, self._forgotten_moments()),
+            None if base is None else base.state(0),
+            left_state,
+        )
+
+
+def open_request(
+    model: Model,
+    features: NDArray,
+    labels: ArrayLike,
+    forget_ids: Sequence[int | str] | NDArray | RecordList,
+    *,
+    ids: NDArray | None = None,
+    inputs: NDArray | None = None,
+    features_from: str | None = None,
+    heldout: Heldout | None = None,
+    class_names: Sequence[str] = (),
+    ledger: str | Path | None = None,
+    prepared: PreparedState | str | Path | None = None,
+) -> OpenRequest:
+    """Read what ``forget`` is given, and refuse what does not fit together."""
+    state = open_state(Path(prepared)) if isinstance(prepared, str | Path) else prepared
+    if not isinstance(forget_ids, RecordList):
+        names = tuple(str(name) for name in np.asarray(forget_ids).ravel().tolist())
+        forget_ids = RecordList("the request", names)
+    book = None if ledger is None else Ledger.open(Path(ledger))
+    n_rows, before = len(np.asarray(labels)), book.forgotten if book else ()
+    if state is not None:
+        state.check_rows(n_rows)
+    rows = new_rows(forget_ids, n_rows, ids, before, None if state is None else state.ids_order)
+    last, opened = None, None
+    if isinstance(model, np.ndarray):
+        if state is not None:
+            raise BadInput("a prepared state is of a network; of a black box only logits are known")
+        subject = black_box(model, features, labels, heldout)
+    else:
+        opened = open_model(model, features if inputs is None else inputs)
+        base, last = _base_and_last(book, opened.net)
+        if state is None:
+            subject = white_box(base, features, labels, inputs, features_from, heldout)
+        else:
+            state.check_model(state_sha256(base.state(0)))
+            state.check_removed(len(before), n_rows)
+            subject = prepared_box(base, state, features, labels, inputs, features_from, heldout, rows.mask)
+    identity = Identity.of(subject)
+    if book is not None:
+        book.check(identity)
+    described = Described("black box" if opened is None else opened.kind, rows, class_names)
+    round_to_file = model.as_stored if isinstance(model, LoadedModel) else lambda net: net
+    of_network = Kept() if state is None else state.of_network
+    return OpenRequest(subject, rows, described, book, identity, last, opened, round_to_file, state, of_network)
+
+
+def _base_and_last(ledger: Ledger | None, given: NetworkStack) -> tuple[NetworkStack, NetworkStack | None]:
+    """The base, and what the last request left of it if there was one. The given network must be either of the two."""
+    if ledger is None or not ledger.exists:
+        return given, None
+    ledger.check_model(given.state(0))
+    base, last = ledger.base_state(), ledger.last_state()
+    if base is None or last is None:
+        return given, None
+    return with_state(given, base), with_state(given, last)
+
+
+def _away_from_a_retrain(predicted: Predicted | None) -> str:
+    """Why a network that was made is not kept."""
+    if predicted is None or predicted.before is None or predicted.after is None:
+        raise ValueError("there is no estimate")
+    return (
+        f"not kept, for it goes away from a retrain: by estimate from at most {predicted.before.high:.3g} to at least "
+        f"{predicted.after.low:.3g} nats on the records; another --method may come closer"
+    )

@@ -1,0 +1,309 @@
+"""What kind of request it is, tested without a retrain: a whole class, rows like held-out ones, or a group. No torch.
+
+Held-out rows are rows that the base never saw. If nothing tells the records from them, each seen by models that saw
+neither, the records could as well have been held out: they are exchangeable. A class, a subclass or one person's records
+are not: their rows vouch for each other in the fold models, and would be missing together in a retrain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from unlearn_core.errors import BadInput
+from unlearn_core.seeding import derive_seed
+
+Array = NDArray[np.float64]
+Labels = NDArray[np.integer]
+
+LEVEL = 0.05
+"""Of all tests together: how often a request of rows drawn at random is taken for a group."""
+DRAWS = 999
+"""Random requests that a permutation test looks at."""
+DIRECTIONS = 16
+"""Principal directions of the held-out rows in which places are compared."""
+MOST_COMPANIONS = 100
+"""Rows, at most, among which nearest companions are looked for."""
+COMPANION_DRAWS = 199
+LEAST_HELDOUT = 100
+FEW_RECORDS = 10
+
+
+class RequestKind(StrEnum):
+    WHOLE_CLASS = "whole class"
+    """Every row of one or more classes, and nothing else."""
+    EXCHANGEABLE = "exchangeable"
+    """Nothing tells the records from held-out rows."""
+    GROUP = "group"
+    """Something does: they belong together, or are odd."""
+    UNKNOWN = "unknown"
+    """There is nothing to compare them with."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One test of the records against held-out rows. ``adjusted`` is the p-value after Holm's correction for all tests."""
+
+    name: str
+    statistic: float
+    p_value: float
+    adjusted: float = 1.0
+
+    @property
+    def rejected(self) -> bool:
+        return self.adjusted <= LEVEL
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The kind of a request, and why.
+
+    Attributes:
+        tests: the comparisons that decided; empty where none was needed or possible.
+        within_classes: held-out rows were taken in the request's own class shares, because the shares themselves differ.
+        why: in words.
+    """
+
+    kind: RequestKind
+    why: str
+    tests: tuple[Comparison, ...] = ()
+    within_classes: bool = False
+
+    @property
+    def p_value(self) -> float | None:
+        """Of all tests together."""
+        return min((test.adjusted for test in self.tests), default=None)
+
+
+@dataclass(frozen=True, eq=False)
+class Witnesses:
+    """Rows as the tests see them, each through one model that never saw it.
+
+    Attributes:
+        labels: (n,) in 0..C-1.
+        losses, entropies: (n,) of the model on the row.
+        places: (n, P) the row in the whitened principal directions of the held-out rows.
+    """
+
+    labels: NDArray[np.int64]
+    losses: Array
+    entropies: Array
+    places: Array
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, rows: NDArray[np.integer]) -> Witnesses:
+        return Witnesses(self.labels[rows], self.losses[rows], self.entropies[rows], self.places[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class HeldoutView:
+    """Plain arrays, prepared once: held-out rows as the tests see them, and the map to places.
+
+    The map is fitted to every second held-out row, and the rows in between are those that records are compared with: to the
+    rows that it is fitted to it fits too well.
+
+    Attributes:
+        labels, losses, entropies, places: (M // 2, ...) as ``Witnesses`` has them, each row through one fold model in turn.
+        centre: (d,) and directions (d, P): a row x lies at (x - centre) @ directions.
+    """
+
+    labels: NDArray[np.int64]
+    losses: Array
+    entropies: Array
+    places: Array
+    centre: Array
+    directions: Array
+
+    @property
+    def witnesses(self) -> Witnesses:
+        return Witnesses(self.labels, self.losses, self.entropies, self.places)
+
+    def see(self, log_q: NDArray[np.floating], labels: Labels, features: NDArray[np.floating]) -> Witnesses:
+        """Records, by their own out-of-fold (n, C) log posteriors and their (n, d) features."""
+        losses, entropies = losses_and_entropies(log_q, labels)
+        places = (np.asarray(features, dtype=np.float64) - self.centre) @ self.directions
+        return Witnesses(labels.astype(np.int64), losses, entropies, places)
+
+
+def view_heldout(log_folds: NDArray[np.floating], labels: Labels, features: NDArray[np.floating]) -> HeldoutView:
+    """What is prepared of held-out rows.
+
+    Args:
+        log_folds: (K, M, C) log posteriors of the fold models at them.
+        features: (M, d) as the fold models read them.
+    """
+    if len(labels) < 4:
+        raise BadInput(f"{len(labels)} held-out rows are too few to compare records with; give {2 * LEAST_HELDOUT}")
+    rows = np.arange(1, len(labels), 2)
+    losses, entropies = losses_and_entropies(log_folds[np.arange(len(rows)) % len(log_folds), rows], labels[rows])
+    between = np.asarray(features[::2], dtype=np.float64)
+    centre = between.mean(axis=0)
+    variances, axes = np.linalg.eigh((between - centre).T @ (between - centre) / len(between))
+    first = np.flatnonzero(variances > 1e-9 * variances[-1])[::-1][:DIRECTIONS]
+    directions = axes[:, first] / np.sqrt(variances[first])
+    places = (np.asarray(features[rows], dtype=np.float64) - centre) @ directions
+    return HeldoutView(labels[rows].astype(np.int64), losses, entropies, places, centre, directions)
+
+
+def kind_of_request(
+    records: Witnesses, class_counts: NDArray[np.integer], heldout: Witnesses | None, n_folds: int, seed: int = 0
+) -> Verdict:
+    """Which kind a request is; 5 % of requests for rows drawn at random are taken for groups.
+
+    Args:
+        class_counts: (C,) how many rows of each class D has.
+        n_folds: of the cross-fit: a fold model misses one row in that many.
+        seed: of the permutation tests.
+    """
+    asked = np.bincount(records.labels, minlength=len(class_counts))
+    if np.array_equal(asked[asked > 0], class_counts[asked > 0]):
+        return Verdict(RequestKind.WHOLE_CLASS, "every row of a class is asked for, and nothing else")
+    crowded = asked * n_folds > np.maximum(class_counts, n_folds)
+    if crowded.any():
+        share = (asked / np.maximum(class_counts, 1)).max()
+        why = f"{share:.0%} of a class is asked for; a fold model misses {1 / n_folds:.0%} of it and would be too sure"
+        return Verdict(RequestKind.GROUP, why)
+    if heldout is None or len(heldout) < LEAST_HELDOUT:
+        have = 0 if heldout is None else len(heldout)
+        return Verdict(
+            RequestKind.UNKNOWN, f"{have} held-out rows; at least {LEAST_HELDOUT} are needed to compare with"
+        )
+    shares = _compare_shares(records.labels, heldout.labels, len(class_counts), draws_for("shares", seed))
+    tests = _holm([shares, *_compare(records, heldout, seed)])
+    within = tests[0].rejected
+    if within:
+        matched = _matched(records.labels, heldout.labels, draws_for("matched", seed))
+        if matched is None:
+            return Verdict(RequestKind.UNKNOWN, "classes are asked for of which there are too few held-out rows", tests)
+        tests = _holm(_compare(records, heldout[matched], seed))
+    odd = [test.name for test in tests if test.rejected]
+    among = " of the same classes" if within else ""
+    if odd:
+        why = f"the records differ from held-out rows{among} in {' and '.join(odd)}"
+        return Verdict(RequestKind.GROUP, why, tests, within)
+    why = f"nothing tells the records from held-out rows{among}"
+    if len(records) < FEW_RECORDS:
+        why += f"; of {len(records)} that shows little: only odd ones would stand out"
+    return Verdict(RequestKind.EXCHANGEABLE, why, tests, within)
+
+
+def entropies_of(log_q: Array) -> Array:
+    p = np.exp(log_q)
+    return -np.where(p > 0, p * log_q, 0.0).sum(axis=1)
+
+
+def losses_and_entropies(log_q: NDArray[np.floating], labels: Labels) -> tuple[Array, Array]:
+    log_q = np.asarray(log_q, dtype=np.float64)
+    return -log_q[np.arange(len(labels)), labels], entropies_of(log_q)
+
+
+def _compare(records: Witnesses, heldout: Witnesses, seed: int) -> list[Comparison]:
+    """All comparisons but that of class shares."""
+    tests = [
+        _compare_ranks("losses", records.losses, heldout.losses),
+        _compare_ranks("entropies", records.entropies, heldout.entropies),
+        _compare_centres(records.places, heldout.places, draws_for("places", seed)),
+    ]
+    if len(records) > 1:
+        tests.append(_compare_companions(records.places, heldout.places, draws_for("companions", seed)))
+    return tests
+
+
+def _compare_ranks(name: str, records: Array, heldout: Array) -> Comparison:
+    """Kolmogorov and Smirnov's test. scipy's "asymp" is exact for one record and conservative for ties."""
+    statistic, p_value = np.array(stats.ks_2samp(records, heldout, method="asymp"), dtype=np.float64)
+    return Comparison(name, float(statistic), float(p_value))
+
+
+def _compare_shares(records: Labels, heldout: Labels, n_classes: int, rng: np.random.Generator) -> Comparison:
+    """Pearson's statistic among random splits of the pooled labels."""
+    counts = np.bincount(records, minlength=n_classes)
+    pooled = counts + np.bincount(heldout, minlength=n_classes)
+    counts, pooled = counts[pooled > 0], pooled[pooled > 0]
+    expected = pooled * len(records) / pooled.sum()
+    drawn = rng.multivariate_hypergeometric(pooled, len(records), size=DRAWS, method="marginals")
+    statistics = ((np.vstack([counts, drawn]) - expected) ** 2 / expected).sum(axis=1)
+    return _among("class shares", statistics)
+
+
+def _compare_centres(records: Array, heldout: Array, rng: np.random.Generator) -> Comparison:
+    """How far the records' mean place is from that of all rows, among random splits of the pooled rows.
+
+    It is Hotelling's statistic, and for many records its distribution is the chi-square; for one, it is the record's own
+    distance among those of held-out rows.
+    """
+    pooled = np.vstack([records, heldout])
+    n, total = len(records), len(pooled)
+    centred = pooled - pooled.mean(axis=0)
+    variances, axes = np.linalg.eigh(centred.T @ centred / (total - 1))
+    keep = variances > 1e-9 * variances[-1]
+    white = centred @ (axes[:, keep] / np.sqrt(variances[keep]))
+    scale = n * total / (total - n)
+    if n > MOST_COMPANIONS:
+        statistic = scale * float((white[:n].mean(axis=0) ** 2).sum())
+        return Comparison("places", statistic, float(stats.chi2.sf(statistic, keep.sum())))
+    means = white[np.vstack([np.arange(n), _requests(total, n, DRAWS, rng)])].mean(axis=1)
+    return _among("places", scale * (means**2).sum(axis=1))
+
+
+def _compare_companions(records: Array, heldout: Array, rng: np.random.Generator) -> Comparison:
+    """How close the records have their nearest companion among themselves: do they vouch for each other?
+
+    Among random splits, by directions from the centre, so that far rows do not count as lonely ones. The statistic is the
+    mean cosine.
+    """
+    n = min(len(records), MOST_COMPANIONS, len(heldout) // 2)
+    chosen, others = records[rng.permutation(len(records))[:n]], heldout[rng.permutation(len(heldout))[: 4 * n]]
+    pooled = np.vstack([chosen, others])
+    pooled = pooled - pooled.mean(axis=0)
+    pooled /= np.maximum(np.linalg.norm(pooled, axis=1, keepdims=True), 1e-12)
+    cosines = (pooled @ pooled.T).astype(np.float32)
+    np.fill_diagonal(cosines, -1.0)
+    draws = np.vstack([np.arange(n), _requests(len(pooled), n, COMPANION_DRAWS, rng)])
+    closest = [cosines.take(rows, axis=0).take(rows, axis=1).max(axis=0).mean() for rows in draws]
+    return _among("companions", np.array(closest))
+
+
+def draws_for(purpose: str, seed: int) -> np.random.Generator:
+    return np.random.default_rng(derive_seed(seed, "closeness", purpose))
+
+
+def _requests(total: int, n: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """(count, n) random requests for ``n`` of ``total`` rows: pieces of shuffled rows, so that few shuffles are needed."""
+    pieces = total // n
+    shuffles = [rng.permutation(total)[: pieces * n].reshape(pieces, n) for _ in range(-(-count // pieces))]
+    return np.vstack(shuffles)[:count]
+
+
+def _among(name: str, statistics: Array) -> Comparison:
+    """The first statistic among the others, which are of random requests: exact, whatever their distribution."""
+    as_large = int((statistics[1:] >= statistics[0] * (1 - 1e-12)).sum())
+    return Comparison(name, float(statistics[0]), (1 + as_large) / len(statistics))
+
+
+def _holm(tests: Sequence[Comparison]) -> tuple[Comparison, ...]:
+    """The tests with p-values adjusted for their number, so that none is rejected wrongly at the level of all."""
+    order = np.argsort([test.p_value for test in tests])
+    steps = [(len(tests) - place) * tests[i].p_value for place, i in enumerate(order)]
+    adjusted = np.empty(len(tests))
+    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    return tuple(replace(test, adjusted=float(p)) for test, p in zip(tests, adjusted, strict=True))
+
+
+def _matched(records: Labels, heldout: Labels, rng: np.random.Generator) -> NDArray[np.int64] | None:
+    """Held-out rows in the request's class shares, as many as there are; None if they are too few."""
+    asked = np.bincount(records)
+    have = np.bincount(heldout, minlength=len(asked))[: len(asked)]
+    ratio = min(have[c] / asked[c] for c in np.flatnonzero(asked))
+    taken = np.floor(ratio * asked + 1e-9).astype(int)
+    if taken.sum() < min(LEAST_HELDOUT, len(heldout) / 2):
+        return None
+    rows = [rng.permutation(np.flatnonzero(heldout == c))[:count] for c, count in enumerate(taken) if count]
+    return np.concatenate(rows)
