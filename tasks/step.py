@@ -31,6 +31,8 @@ class Kind(StrEnum):
     FLOOR = "floor"
     UNLEARN = "unlearn"
     AUDIT = "audit"
+    REQUEST = "request"
+    """A deletion request to one model of many: its certificate lies where the request says."""
 
 
 # Raised when the code of a kind changes what it computes: old results are then no longer found.

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 AUTO = "auto"
+DEFAULT_BUDGET = 0.05
+"""Of a retrain's cost: what a request on a prepared state may spend, unless told."""
 FIT_SLACK = 2.0
 """A proxy may be this many times as far from the network as the best one."""
 

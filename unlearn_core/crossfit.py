@@ -95,11 +95,13 @@ def cross_fit(
     n_classes: int,
     hidden: Sequence[int],
     constants: CrossFitConstants,
+    removed: NDArray[np.bool_] | None = None,
 ) -> CrossFit:
     """Train the fold models, heads with ``hidden`` layers, and ask each about its own fold.
 
     Args:
         features: (N, d) as the network reads them.
+        removed: (N,) True for rows that no model may see.
     """
     import torch
 
@@ -109,7 +111,10 @@ def cross_fit(
     folds = draw_folds(labels, constants)
     inputs, targets = _as_read(features), torch.from_numpy(labels.astype(np.int64))
     widths = (features.shape[1], *hidden, n_classes)
-    sizes = np.bincount(folds, minlength=constants.folds)
+    unseen = folds == np.arange(constants.folds)[:, None]  # (K, N)
+    if removed is not None:
+        unseen |= removed
+    sizes = unseen.sum(axis=1)
     log_q = np.empty((len(labels), n_classes), dtype=np.float32)
     weights: dict[int, NDArray[np.float32]] = {}
     for size in np.unique(sizes):  # the members of a stack leave out equally many rows
@@ -119,7 +124,7 @@ def cross_fit(
         models = HeadStack.initialise(widths, generators)
         recipe = constants.recipe(len(labels) - int(size))
         members = [
-            Member(constants.seed, stream, targets, torch.from_numpy(folds == k))
+            Member(constants.seed, stream, targets, torch.from_numpy(unseen[k]))
             for k, stream in zip(chosen, streams, strict=True)
         ]
         train(models, inputs, members, recipe, Optimization(constants.rate, constants.batch_size))

@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from unlearn_core.edits.newton import CurvatureConstants, NewtonConstants
 from unlearn_core.errors import BadInput
-from unlearn_core.nets.autograd import AutogradStack
+from unlearn_core.nets.autograd import AutogradStack, logits_of
 from unlearn_core.nets.heads import HeadStack
 from unlearn_core.nets.make import with_state
 from unlearn_core.nets.stack import NetworkStack
@@ -182,7 +182,7 @@ def _summed_gradient(
     with _in_eval_mode(module), torch.enable_grad():
         for start in range(0, len(labels), GRADIENT_ROWS):
             here = slice(start, start + GRADIENT_ROWS)
-            loss = functional.cross_entropy(module(read(here)), labels[here], reduction="sum")
+            loss = functional.cross_entropy(logits_of(module(read(here))), labels[here], reduction="sum")
             for key, part in zip(total, torch.autograd.grad(loss, list(parameters.values())), strict=True):
                 total[key] += part
     return total
@@ -240,7 +240,7 @@ class _Probes:
         """For each layer what enters it (B, L, in) and the gradients (T, B, L, out) at its output, at L positions."""
         self._calls = {}
         with torch.enable_grad():
-            logits = self.module(self._read(batch))
+            logits = logits_of(self.module(self._read(batch)))
         calls = {
             name: calls
             for name, calls in self._calls.items()

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from unlearn_core import methods
 from unlearn_core.audit.divergence import log_probabilities, mean_kl
+from unlearn_core.audit.membership import Attack, Matched, threshold_attack
 from unlearn_core.errors import BadInput
 from unlearn_core.nets.stack import NetworkStack
 from unlearn_core.problem import Rows
@@ -54,7 +55,7 @@ def distil(
     lessons: Sequence[Lesson],
     schedule: Schedule,
     optimization: Optimization,
-    on_epoch: EpochEnd,
+    on_epoch: EpochEnd | None = None,
 ) -> float:
     """Teach each member of ``student`` its lesson, as one stack, in place; returns the seconds per member."""
     recipe, how = schedule.build(optimization, int(lessons[0].forget.sum()))
@@ -72,6 +73,8 @@ class Watched:
 
     n_forget: int
     n_retain: int
+    n_heldout: int = 0
+    """Rows of the forgotten ones' classes that the base never saw, for the attack; 0 if it is not looked at."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,18 +89,30 @@ class Finalized:
     watched: Watched | None = None
     optimization: Optimization | None = None
     seconds: float = 0.0
+    attacks: Sequence[float] = ()
+    """AUC of the loss attack by epoch, if it is looked at."""
 
 
 def distil_until_done(
-    start: NetworkStack, rows: Rows, lesson: Lesson, schedule: Schedule, optimization: Optimization
+    start: NetworkStack,
+    rows: Rows,
+    lesson: Lesson,
+    schedule: Schedule,
+    optimization: Optimization,
+    heldout: Rows | None = None,
 ) -> Finalized:
-    """Teach a copy of one network until the schedule's stopping rule says that it is done; no retrain is needed for it."""
+    """Teach a copy of one network until the schedule's stopping rule says that it is done; no retrain is needed for it.
+
+    Args:
+        heldout: rows that the base was not trained on.
+    """
     stopping = schedule.stopping
     if stopping is None:
         raise ValueError("the schedule has no stopping rule; distil makes all epochs")
     if not start.parameters()[0]:
         raise BadInput("no weight of the model requires a gradient; let some train, or use the finalizer mse or none")
     inputs, forgotten, held_out = rows.inputs, np.flatnonzero(lesson.forget), _held_out(lesson, stopping)
+    attacker = _Attacker.of(start, rows.labels[forgotten], lesson.log_target[forgotten], heldout, stopping)
     visited = np.ones(len(lesson.forget), dtype=bool)
     visited[held_out] = False
     visited_inputs = inputs[torch.from_numpy(np.flatnonzero(visited)).to(inputs.device)]
@@ -107,17 +122,17 @@ def distil_until_done(
     seconds = 0.0
     for share in schedule.rates:
         student, how = start.select([0]), replace(built, lr=share * built.lr)
-        watch = _Watch(student, inputs, lesson.log_target, (forgotten, held_out), stopping, how)
+        watch = _Watch(student, inputs, lesson.log_target, (forgotten, held_out), stopping, how, attacker)
         seconds += train(student, visited_inputs, [member], recipe, how, watch.end_epoch)
         runs.append(watch)
-        if len(runs) > 1 and watch.score >= runs[-2].score < runs[0].scores[0]:
+        if len(runs) > 1 and watch.rank >= runs[-2].rank < runs[0].ranks[0]:
             break
-    best = min(runs, key=lambda run: run.score)
+    best = min(runs, key=lambda run: run.rank)
     ended = f"no material gain in {stopping.patience} epochs" if best.waited_out else "all epochs were made"
     if best.best is None:
         ended += ", and none came closer to the target than the network was"
-    watched = Watched(len(forgotten), len(held_out))
-    return Finalized(best.best, ended, best.scores, best.best_epoch, watched, best.how, seconds)
+    watched = Watched(len(forgotten), len(held_out), 0 if attacker is None else len(attacker.matched.rows))
+    return Finalized(best.best, ended, best.scores, best.best_epoch, watched, best.how, seconds, best.attacks)
 
 
 def _held_out(lesson: Lesson, stopping: Stopping) -> NDArray[np.int64]:
@@ -131,8 +146,59 @@ def _held_out(lesson: Lesson, stopping: Stopping) -> NDArray[np.int64]:
     return np.sort(rng.permutation(retain)[:count])
 
 
+@dataclass(frozen=True, eq=False)
+class _Attacker:
+    """Tells the forgotten records, by their loss, from held-out rows of their classes."""
+
+    labels: NDArray[np.integer]
+    matched: Matched
+    inputs: torch.Tensor
+
+    @staticmethod
+    def of(
+        start: NetworkStack,
+        labels: NDArray[np.integer],
+        log_target: Array,
+        heldout: Rows | None,
+        stopping: Stopping,
+    ) -> _Attacker | None:
+        """None if there is nobody to tell them from, or if by the target's own account they should stand out.
+
+        A class or a group whose kind leaves with it is harder to a retrain than held-out rows are, and there nothing is at
+        chance. So the attack is looked at only where the target makes the records no harder than held-out rows are.
+
+        Args:
+            labels: (n,) of the records.
+            log_target: (n, C) on them.
+        """
+        matched = None if heldout is None else Matched.to(labels, heldout.labels, stopping.most_attacked)
+        if matched is None or heldout is None:
+            return None
+        inputs = heldout.inputs[torch.from_numpy(matched.rows).to(heldout.inputs.device)]
+        losses = -_confidences(start, inputs, matched.labels)
+        shares = matched.weights / matched.weights.sum()
+        if -log_target[np.arange(len(labels)), labels].mean() > shares @ losses:
+            return None
+        return _Attacker(labels, matched, inputs)
+
+    def attack(self, student: NetworkStack, log_records: Array) -> Attack:
+        """Args: log_records: (n, C) what the student says of the records."""
+        others = _confidences(student, self.inputs, self.matched.labels)
+        return threshold_attack(log_records[np.arange(len(self.labels)), self.labels], others, self.matched.weights)
+
+
+def _confidences(net: NetworkStack, inputs: torch.Tensor, labels: NDArray[np.integer]) -> Array:
+    """(n,) log probabilities of the true class."""
+    return log_probabilities(net.logits(0, inputs).cpu().numpy())[np.arange(len(labels)), labels]
+
+
+Rank = tuple[bool, float, float]
+"""By what one epoch is preferred to another, the least first: whether the required share of the way is still ahead, how far
+from chance the attack is beyond its standard error, KL to the target. The first two count only if an attack is looked at."""
+
+
 class _Watch:
-    """Scores the student after every epoch, keeps its best self and says when to stop."""
+    """Ranks the student after every epoch, keeps its best self and says when to stop."""
 
     def __init__(
         self,
@@ -142,6 +208,7 @@ class _Watch:
         rows: Sequence[NDArray[np.int64]],
         stopping: Stopping,
         how: Optimization,
+        attacker: _Attacker | None = None,
     ) -> None:
         self.student: NetworkStack = student
         self.inputs: torch.Tensor = inputs
@@ -150,34 +217,47 @@ class _Watch:
         ]
         self.stopping: Stopping = stopping
         self.how: Optimization = how
-        self.scores: list[float] = [self._measure()]
+        self.attacker: _Attacker | None = attacker
+        self.scores: list[float] = []
+        self.attacks: list[float] = []
+        self.asked: float | None = None
+        self.ranks: list[Rank] = [self._measure()]
         self.best: NetworkStack | None = None
         self.best_epoch: int = 0
         self.waited_out: bool = False
-        self._material: float = self.scores[0]
+        self._material: Rank = self.ranks[0]
         self._renewed: int = 0
 
     @property
-    def score(self) -> float:
-        return min(self.scores)
+    def rank(self) -> Rank:
+        return min(self.ranks)
 
     def end_epoch(self, epoch: float, _seconds: float) -> bool:
-        score, epoch = self._measure(), int(epoch)
-        if score < self.score:
+        best, epoch = self.rank, int(epoch)
+        rank = self._measure()
+        if rank < best:
             self.best, self.best_epoch = self.student.select([0]), epoch
-        self.scores.append(score)
-        if score < (1 - self.stopping.material) * self._material:
-            self._material, self._renewed = score, epoch
+        self.ranks.append(rank)
+        way, attack, score = self._material
+        if rank < (way, (1 - self.stopping.material) * attack, (1 - self.stopping.material) * score):
+            self._material, self._renewed = rank, epoch
         self.waited_out = epoch - self._renewed >= self.stopping.patience
         return self.waited_out
 
-    def _measure(self) -> float:
+    def _measure(self) -> Rank:
         """KL(target||student), forgotten and retained rows weighing the same, as in the distillation's own epochs."""
-        scores = [
-            mean_kl(target, log_probabilities(self.student.logits(0, self.inputs, rows).cpu().numpy()))
-            for rows, target in self.parts
-        ]
-        return float(np.mean(scores)) if all(math.isfinite(score) for score in scores) else math.inf
+        said = [log_probabilities(self.student.logits(0, self.inputs, rows).cpu().numpy()) for rows, _ in self.parts]
+        kls = [mean_kl(target, log_p) for (_, target), log_p in zip(self.parts, said, strict=True)]
+        score = float(np.mean(kls)) if all(math.isfinite(kl) for kl in kls) else math.inf
+        self.scores.append(score)
+        if self.attacker is None:
+            return False, 0.0, score
+        self.asked = kls[0] if self.asked is None else self.asked
+        attack = self.attacker.attack(self.student, said[0])
+        self.attacks.append(attack.auc)
+        if not kls[0] <= (1 - self.stopping.required) * self.asked:
+            return True, 0.0, score
+        return False, max(0.0, attack.distance - attack.chance / 2), score
 
 
 def least_squares(base: NetworkStack, member: int, inputs: torch.Tensor, target: Target) -> NetworkStack:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from unlearn_core.baselines import bad_teacher, ft, ga, ga_ft, l1_sparse, neggrad_plus, rl_ft, salun, scrub, short
-from unlearn_core.edits import newton, ssd, truncate
+from unlearn_core.edits import newton, newton_cg, newton_crossfit, regrow, ssd, truncate
 from unlearn_core.edits.request import EditRequest
 from unlearn_core.errors import BadInput
 from unlearn_core.preparations import CROSSFIT, CURVATURE, IMPORTANCES, MOMENTS, PROBE
@@ -89,6 +89,8 @@ class ProxyMethod:
     scope: Scope = Scope.ANY_POINT
     per_network: bool = False
     """Its fit or signal reads the network's logits, or draws by the cell's seed, so that cells cannot share it."""
+    vacuous: bool = False
+    """On the records P is the network itself, so that it is admissible with eta 1 whatever P_r says, noise included."""
     load: Callable[[Mapping[str, NDArray]], Proxy] | None = None
     """Makes the proxy again from the arrays of a logit processor's file; None: it cannot be one."""
     auto: bool = False
@@ -116,8 +118,14 @@ class EditMethod:
     name: str
     edit: Callable[[EditRequest, Any], Any]
     constants: Any = None
-    prepares: str | None = None
+    prepares: tuple[str, ...] = ()
     """What of ``preparations.PREPARATIONS`` it starts from."""
+    schedule: Schedule | None = None
+    """Of the training that it ends in; None: it trains nothing."""
+    rate: float = 1.0
+    """Of that training, in units of the architecture's own learning rate."""
+    reads_d: bool = False
+    """Whether it reads all of D; others read the records and a few retained rows."""
     paper: bool = False
     family: Literal[Family.EDIT] = Family.EDIT
 
@@ -193,6 +201,7 @@ TABLE: Mapping[str, Method] = _table(
         schedule=fresh.SCHEDULE,
         scope=Scope.TRAINING_POINTS,
         per_network=True,
+        vacuous=True,
         auto=True,
         paper=False,
     ),
@@ -205,11 +214,22 @@ TABLE: Mapping[str, Method] = _table(
         sample=crossfit.SAMPLE,
         scope=Scope.TRAINING_POINTS,
         per_network=True,
+        vacuous=True,
         paper=False,
     ),
-    EditMethod("newton", newton.step, newton.NewtonConstants(), CURVATURE),
+    EditMethod("newton", newton.step, newton.NewtonConstants(), (CURVATURE,)),
+    EditMethod(
+        "newton-crossfit",
+        newton_crossfit.edit,
+        newton_crossfit.NewtonCrossFitConstants(),
+        (CURVATURE, CROSSFIT),
+        newton_crossfit.SCHEDULE,
+        newton_crossfit.RATE,
+    ),
+    EditMethod("newton-cg", newton_cg.step, newton_cg.NewtonCgConstants(), (CURVATURE,), reads_d=True),
     EditMethod("truncate", truncate.truncate, truncate.TruncateConstants()),
-    EditMethod("ssd", ssd.edit, ssd.SsdConstants(), IMPORTANCES),
+    EditMethod("regrow", regrow.regrow, regrow.RegrowConstants(), reads_d=True),
+    EditMethod("ssd", ssd.edit, ssd.SsdConstants(), (IMPORTANCES,)),
     _baseline("ft", ft.PAPER, ft.ORIGINAL),
     _baseline("ga", ga.PAPER, ga.ORIGINAL, note_on_original=ga.NOTE_ON_ORIGINAL),
     _baseline("ga-ft", ga_ft.PAPER, ga_ft.ORIGINAL),
@@ -226,6 +246,7 @@ TABLE: Mapping[str, Method] = _table(
     _baseline("neggrad+", neggrad_plus.PAPER, neggrad_plus.ORIGINAL, in_paper=False),
     _baseline("bad-teacher", bad_teacher.PAPER, bad_teacher.ORIGINAL, in_paper=False),
     _competitor("short", short.SHORT),
+    _competitor("short-small", short.SMALL),
     _competitor("short-warm", short.WARM),
 )
 
@@ -258,6 +279,14 @@ def baselines() -> tuple[str, ...]:
 
 def edits() -> tuple[str, ...]:
     return tuple(name for name, line in TABLE.items() if line.family is Family.EDIT)
+
+
+def prepared_for(name: str) -> tuple[str, ...]:
+    """What of ``preparations.PREPARATIONS`` a method starts from."""
+    line = find(name)
+    if line.family is Family.EDIT:
+        return line.prepares
+    return () if line.family is Family.BASELINE or line.prepares is None else (line.prepares,)
 
 
 def note_on(name: str, preset: str) -> str | None:
@@ -415,9 +444,13 @@ def what_is_run(method: str, arch: str, settings: RunSettings) -> WhatIsRun:
         if how != untuned:
             recipe = replace(recipe, optimization=how)
         return WhatIsRun({"preset": settings.preset}, how, recipe, tuned=settings.tuned)
-    constants = tuned.put("constants", line.constants)
+    constants, own = tuned.put("constants", line.constants), unlearning_optimization(arch)
+    how = tuned.put("optimization", replace(own, lr=line.rate * own.lr))
     if line.family is Family.EDIT:
-        return WhatIsRun({}, constants=constants, tuned=settings.tuned)
+        if line.schedule is None:
+            return WhatIsRun({}, constants=constants, tuned=settings.tuned)
+        schedule = tuned.put("schedule", line.schedule)
+        return WhatIsRun({}, how, schedule=schedule, constants=constants, tuned=settings.tuned)
     chosen = {name: getattr(settings.proxy, name) for name in line.settings}
     if not line.closed_form:
         cap = settings.proxy.cap_of(method)
@@ -425,13 +458,13 @@ def what_is_run(method: str, arch: str, settings: RunSettings) -> WhatIsRun:
     chosen["finalizer"] = settings.proxy.finalizer
     if line.sample is not None:
         chosen["sample"] = line.sample
-    schedule, how = None, unlearning_optimization(arch)
+    schedule = None
     if settings.proxy.finalizer == "kl":
         chosen["schedule_name"] = settings.schedule
         schedule = tuned.put("schedule", settings.schedule_of(method))
     return WhatIsRun(
         chosen,
-        tuned.put("optimization", replace(how, lr=line.rate * how.lr)),
+        how,
         schedule=schedule,
         constants=constants,
         tuned=settings.tuned,

@@ -46,6 +46,9 @@ class Given:
     arch: str | None = None
     net: NetworkStack | None = None
     member: int = 0
+    removed: NDArray[np.bool_] | None = None
+    """(N,) True for rows that earlier requests removed: no fold model and no curvature may see them. Statistics hold them,
+    because who uses these subtracts the records himself."""
 
     @property
     def hidden(self) -> tuple[int, ...]:
@@ -84,7 +87,8 @@ def _fields_of(kind: type) -> Callable[[Arrays], Any]:
 
 def _cross_fit(given: Given, constants: crossfit.CrossFitConstants) -> crossfit.CrossFit:
     rows = given.problem.train
-    return crossfit.cross_fit(rows.seen, rows.labels, given.problem.n_classes, given.hidden, constants)
+    n_classes, removed = given.problem.n_classes, given.removed
+    return crossfit.cross_fit(rows.seen, rows.labels, n_classes, given.hidden, constants, removed)
 
 
 PREPARATIONS: Mapping[str, Preparation] = MappingProxyType(

@@ -234,11 +234,17 @@ def training_config(arch: str, role: str, epochs: int) -> dict[str, Any]:
     }
 
 
+REQUIRED = 0.8
+"""The share of the way to its target, in KL on the records, that must be behind a network that has unlearned."""
+
+
 @dataclass(frozen=True)
 class Stopping:
     """When distillation ends: after ``patience`` epochs in which KL to the target did not materially fall.
 
-    The divergence is measured on all forgotten rows and, with the same weight, on retained rows that no epoch visits.
+    The divergence is measured on all forgotten rows and, with the same weight, on retained rows that no epoch visits. If
+    held-out rows are there that the records should be like, a loss attack is looked at as well: of the epochs that have gone
+    the ``required`` share of the way on the forgotten rows, those come first in which it is at chance, on either side.
     """
 
     epochs: int = 100
@@ -250,6 +256,9 @@ class Stopping:
     """A few rows would make the score noise."""
     material: float = 0.01
     """A gain below this share of the best score so far does not renew patience."""
+    required: float = REQUIRED
+    most_attacked: int = 4096
+    """Held-out rows that the attack looks at, at most."""
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.patience < 1:

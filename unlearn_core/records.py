@@ -31,6 +31,9 @@ class Scores:
     acc_f: float
     mia_auc: float
     mia_balanced_accuracy: float
+    """Of the one-sided attack, by which what was pushed too far counts as safe."""
+    mia_two_sided: float = math.nan
+    """Of the two-sided one; older results lack it."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,12 @@ Array = NDArray[np.float64]
 Labels = NDArray[np.integer]
 
 LEVEL = 0.05
-"""Of all tests together: how often a request of rows drawn at random is taken for a group."""
+"""Of all tests together: how often, at most, a request of rows drawn at random is taken for a group.
+
+On requests that are in no grid (CIFAR-10 features, mlp1, 1 to 3000 rows) that was 0 to 4 %. At a level of 1 % none was, but
+small groups were lost: of 12 clusters of 3 nearest rows 6 were found in place of 11, of 12 draws of ten rows of subclass 1
+two in place of 6. From 30 rows on both levels found next to all.
+"""
 DRAWS = 999
 """Random requests that a permutation test looks at."""
 DIRECTIONS = 16

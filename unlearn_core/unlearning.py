@@ -173,10 +173,11 @@ def _start(method: str, recipe: Recipe, reference: Reference) -> NetworkStack:
 def _run_edit(line: EditMethod, reference: Reference, run: WhatIsRun, progress: Progress | None) -> list[MethodRecord]:
     records = []
     for k, cell in enumerate(reference.cells):
-        prepared, preparation = reference.prepared(line.prepares, k)
+        prepared, preparation = _all_prepared(line, reference, k)
         watch = Stopwatch(reference.base.net.device)
         with watch.running():
-            request = EditRequest(reference.problem, cell.forget, reference.base.net, k, prepared)
+            asked = (reference.problem, cell.forget, reference.base.net, k)
+            request = EditRequest(*asked, prepared, cell.seed, run.schedule, run.optimization)
             edited = line.edit(request, run.constants)
         net, member, epoch = (reference.base.net, k, 0) if edited is None else (edited, 0, 1)
         epochs = [EpochMetrics(epoch, watch.seconds, reference.scorers[k].score(net, member))]
@@ -187,6 +188,12 @@ def _run_edit(line: EditMethod, reference: Reference, run: WhatIsRun, progress: 
         if progress is not None:
             progress(epoch)
     return records
+
+
+def _all_prepared(line: EditMethod, reference: Reference, member: int) -> tuple[dict[str, Any], float]:
+    """What an edit starts from, by name, and the seconds that all of it took."""
+    found = {name: reference.prepared(name, member) for name in line.prepares}
+    return {name: value for name, (value, _) in found.items()}, sum(seconds for _, seconds in found.values())
 
 
 def _method_record(
@@ -336,7 +343,8 @@ def _distil_until_done(reference: Reference, k: int, timed: _Timed, run: WhatIsR
     with watch.running():
         base = reference.base.net.select([k])
         lesson = _lesson(reference, k, timed)
-        done = distil_until_done(base, timed.problem.train, lesson, run.schedule, run.optimization)
+        rows, heldout = timed.problem.train, reference.problem.heldout
+        done = distil_until_done(base, rows, lesson, run.schedule, run.optimization, heldout)
     seconds, epoch = timed.seconds + watch.seconds, done.best_epoch or 0
     if progress is not None:
         progress(epoch)

@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from tasks.cache import Cache
 from tasks.compute.data import Write, compute_features, compute_images, compute_resized, compute_shard, load_arrays
+from tasks.compute.request import compute_request
 from tasks.files import ENTRY, OMEGA, RECORD, SKETCH, WEIGHTS
 from tasks.step import Kind, Step
 from tasks.store import Store, write_json
@@ -167,6 +168,7 @@ COMPUTE: Mapping[Kind, Compute] = MappingProxyType(
         Kind.FLOOR: compute_reference,
         Kind.UNLEARN: compute_unlearning,
         Kind.AUDIT: compute_audit,
+        Kind.REQUEST: compute_request,
     }
 )
 
@@ -187,7 +189,7 @@ def _problem(step: Step, store: Store, cache: Cache) -> Problem:
     prepared = [need for need in _prepared(step) if PREPARATIONS[need.config["what"]].per is not Per.NETWORK]
 
     def load() -> Problem:
-        return make_problem(inputs, space, _load_sketch(sketch_step, store), _load_prepared(prepared, store))
+        return make_problem(inputs, space, _load_sketch(sketch_step, store), load_prepared(prepared, store))
 
     needed = [str(space), *(one.id for one in (_data(step), sketch_step, *prepared) if one is not None)]
     return cache.get("/".join(needed), load)
@@ -204,7 +206,8 @@ def _prepared(step: Step) -> list[Step]:
     return [need for need in step.needs.values() if need.kind is Kind.PREPARED]
 
 
-def _load_prepared(steps: Sequence[Step], store: Store) -> Kept:
+def load_prepared(steps: Sequence[Step], store: Store) -> Kept:
+    """What some steps prepared, with the seconds that each took."""
     kept = Kept()
     for step in steps:
         name = step.config["what"]
@@ -218,7 +221,7 @@ def _load_prepared(steps: Sequence[Step], store: Store) -> Kept:
 def _of_network(step: Step, store: Store, cache: Cache) -> Kept:
     """What was prepared of a step's base network; loaded once."""
     steps = [need for need in _prepared(step) if PREPARATIONS[need.config["what"]].per is Per.NETWORK]
-    return cache.get("/".join(["prepared", *(one.id for one in steps)]), lambda: _load_prepared(steps, store))
+    return cache.get("/".join(["prepared", *(one.id for one in steps)]), lambda: load_prepared(steps, store))
 
 
 def _check_config(step: Step, ours: Mapping[str, Any]) -> None:

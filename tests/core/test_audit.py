@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.special import log_softmax, rel_entr
-from scipy.stats import binom
+from scipy.stats import binom, ks_2samp, norm
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from unlearn_core.audit.divergence import kl_rows, mean_kl
@@ -78,9 +79,45 @@ def test_membership_attack_is_scikit_learns(n_forget):
     scores, member = np.concatenate([forget, heldout]), np.repeat([1, 0], [n_forget, 60])
     attack = threshold_attack(forget, heldout)
     assert attack.auc == pytest.approx(roc_auc_score(member, scores), abs=1e-12)
-    best = max(balanced_accuracy_score(member, scores >= t) for t in [*np.unique(scores), np.inf])
-    assert attack.balanced_accuracy == pytest.approx(best, abs=1e-12)
+    accuracies = [balanced_accuracy_score(member, scores >= t) for t in [*np.unique(scores), np.inf]]
+    assert attack.balanced_accuracy == pytest.approx(max(accuracies), abs=1e-12)
+    assert attack.two_sided_accuracy == pytest.approx(max(max(accuracies), 1 - min(accuracies)), abs=1e-12)
+    smirnov: Any = ks_2samp(forget, heldout)
+    assert attack.two_sided_accuracy == pytest.approx((1 + smirnov.statistic) / 2, abs=1e-12)
+
+
+def test_the_attack_sees_records_that_were_pushed_too_far_as_well_as_remembered_ones():
+    rng = np.random.default_rng(0)
+    heldout = rng.normal(size=2000)
+    pushed, kept = (threshold_attack(rng.normal(shift, 1, 1000), heldout) for shift in (-0.3, 0.3))
+    far = norm.cdf(0.3 / np.sqrt(2)) - 0.5  # of two normals that lie 0.3 apart
+    assert pushed.auc < 0.5 < kept.auc
+    assert pushed.distance == pytest.approx(far, abs=pushed.chance)
+    assert kept.distance == pytest.approx(far, abs=kept.chance)
+    assert pushed.stands_out
+    assert kept.stands_out
+    assert pushed.balanced_accuracy < 0.51, "which is what a one-sided attack says of it"
+    assert pushed.two_sided_accuracy > 0.54
+
+
+def test_what_the_attack_finds_by_chance_is_within_two_standard_errors():
+    rng = np.random.default_rng(1)
+    found = [threshold_attack(rng.normal(size=40), rng.normal(size=60)) for _ in range(400)]
+    assert np.std([attack.auc for attack in found]) == pytest.approx(found[0].chance / 2, rel=0.15)
+    assert np.mean([attack.stands_out for attack in found]) < 0.1
+
+
+def test_weights_of_the_attack_are_repeated_rows():
+    rng = np.random.default_rng(2)
+    records, heldout, times = rng.normal(size=30), rng.normal(size=20), rng.integers(0, 4, 20)
+    weighted = threshold_attack(records, heldout, times.astype(float))
+    repeated = threshold_attack(records, np.repeat(heldout, times))
+    assert weighted.auc == pytest.approx(repeated.auc, abs=1e-12)
+    assert weighted.two_sided_accuracy == pytest.approx(repeated.two_sided_accuracy, abs=1e-12)
+    assert weighted.chance > repeated.chance, "a row that counts twice is not two rows"
 
 
 def test_membership_attack_without_data_is_undefined():
     assert math.isnan(threshold_attack(np.array([]), np.array([1.0])).auc)
+    assert math.isnan(threshold_attack(np.array([1.0]), np.array([])).two_sided_accuracy)
+    assert not threshold_attack(np.array([1.0]), np.array([])).stands_out

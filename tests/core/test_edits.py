@@ -18,6 +18,7 @@ from unlearn_core.edits.truncate import TruncateConstants, truncate
 from unlearn_core.errors import BadInput
 from unlearn_core.nets.heads import HeadStack
 from unlearn_core.nets.stack import NetworkStack
+from unlearn_core.preparations import CURVATURE
 from unlearn_core.problem import Problem, Rows
 from unlearn_core.recipes import HEAD_TRAINING, Visit, training_recipe
 from unlearn_core.training import Member, train
@@ -49,7 +50,7 @@ def hardly_trained() -> tuple[HeadStack, Curvature]:
 def request(base: tuple[HeadStack, Curvature], rows) -> EditRequest:
     mask = np.zeros(N, dtype=bool)
     mask[rows] = True
-    return EditRequest(PROBLEM, mask, base[0], 0, base[1])
+    return EditRequest(PROBLEM, mask, base[0], 0, {CURVATURE: base[1]})
 
 
 def says(net) -> np.ndarray:
@@ -133,7 +134,7 @@ def test_truncation_takes_whole_classes_and_nothing_else(well_trained):
 
 
 def test_edits_are_a_family_of_their_own():
-    assert methods.edits() == ("newton", "truncate", "ssd")
+    assert methods.edits() == ("newton", "newton-crossfit", "newton-cg", "truncate", "regrow", "ssd")
     assert not set(methods.edits()) & {*methods.proxies(), *methods.baselines()}
     with pytest.raises(BadInput, match="unknown proxy 'newton'"):
         methods.find_proxy("newton")

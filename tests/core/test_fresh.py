@@ -128,6 +128,27 @@ def test_a_record_that_the_retained_data_hold_as_well_stays(data):
     assert np.flatnonzero(fitted(doubled, forget, logits=by_heart).special).tolist() == [1, 5]
 
 
+@pytest.mark.parametrize("within_classes", [True, False])
+def test_records_are_compared_with_rows_of_their_own_class(data, within_classes):
+    """A class that the network gets wrong throughout makes any record look usual, unless like is compared with like."""
+    forget = np.zeros(len(data.y), dtype=bool)
+    forget[np.flatnonzero(data.y == 0)[:20]] = True
+    logits = 1.5 * np.eye(3)[data.y]
+    logits[data.y == 2] = 8.0 * np.eye(3)[0]  # retained rows of another class
+    logits[forget] = 6.0 * np.eye(3)[1]  # the records
+    log_base = log_probabilities(logits)
+    constants = dataclasses.replace(FreshConstants(), within_classes=within_classes)
+    proxy = fit_fresh(request_of(data, forget, logits=logits), constants)
+    log_p_r = proxy.log_posteriors(request_of(data, forget, logits=logits).points)[1]
+    kept = ~forget
+    on_records = mean_kl(log_base[forget], log_p_r[forget])
+    of_class, of_all = (mean_kl(log_base[rows], log_p_r[rows]) for rows in (kept & (data.y == 0), kept))
+    assert of_class < on_records
+    assert np.array_equal(
+        proxy.special, forget if on_records > (of_class if within_classes else of_all) else ~kept & kept
+    )
+
+
 def test_what_was_memorised_is_taken_back():
     """Wrong labels that a network learnt by heart: a retrain does not know them, and the unlearned one comes near it."""
     digits = load_dataset("digits")

@@ -16,7 +16,7 @@ from torch.nn import functional
 from unlearn_core import unlearning
 from unlearn_core.audit.divergence import log_probabilities, mean_kl
 from unlearn_core.audit.scoring import Scorer
-from unlearn_core.baselines.short import SHORT, WARM
+from unlearn_core.baselines.short import SHORT, SMALL, WARM
 from unlearn_core.data import load_dataset
 from unlearn_core.grid import RESNET, Scenario, Variant
 from unlearn_core.methods import RunSettings
@@ -40,11 +40,19 @@ def reference() -> Reference:
     return Reference(problem, "mlp1", cells, base, retrain, make_scorers(problem, cells, retrain))
 
 
-def by_hand(reference: Reference, k: int, base_share: float, epochs: int, last: float, power: float | None):
+def by_hand(
+    reference: Reference,
+    k: int,
+    base_share: float,
+    epochs: int,
+    last: float,
+    power: float | None,
+    name: str = "short",
+    batch_size: int = HEAD_TRAINING.batch_size,
+):
     """The weights after every step: plain torch, with the same first weights and the same row orders."""
     cell, problem = reference.cells[k], reference.problem
     x, y = problem.train.inputs, problem.train.label_tensor
-    name = "short" if base_share == 0 else "short-warm"
     generator = torch.Generator().manual_seed(derive_seed(cell.seed, name, "weights"))
     layers = (nn.Linear(64, 256), nn.Linear(256, problem.n_classes))
     net = nn.Sequential(layers[0], nn.ReLU(), layers[1])
@@ -64,11 +72,11 @@ def by_hand(reference: Reference, k: int, base_share: float, epochs: int, last: 
     order = torch.Generator().manual_seed(derive_seed(cell.seed, "unlearn", "order"))
     rate = 3 * HEAD_TRAINING.lr
     optimizer = torch.optim.Adam(net.parameters(), rate)
-    n_steps = epochs * math.ceil(len(retained) / HEAD_TRAINING.batch_size)
+    n_steps = epochs * math.ceil(len(retained) / batch_size)
     history: list[list[torch.Tensor]] = []
     for _ in range(epochs):
         rows = retained[torch.randperm(len(retained), generator=order)]
-        for batch in rows.split(HEAD_TRAINING.batch_size):
+        for batch in rows.split(batch_size):
             optimizer.zero_grad()
             functional.cross_entropy(net(x[batch]), y[batch]).backward()
             optimizer.step()
@@ -87,13 +95,15 @@ def put(net: nn.Module, tensors) -> nn.Module:
     return net
 
 
+@pytest.mark.parametrize(("name", "recipe", "batch_size"), [("short", SHORT, 512), ("short-small", SMALL, 128)])
 @pytest.mark.parametrize("k", [0, 1])
-def test_short_is_a_loop_written_by_hand(reference, k):
-    record = run_method("short", reference, RunSettings())[k]
-    net, history, weights = by_hand(reference, k, 0.0, epochs=5, last=1.0, power=2.0)
-    per_epoch = len(history) // 5
-    within_a_step = [at for at in SHORT.record_at if round(at * per_epoch) <= 1][-1]
-    assert [epoch.epoch for epoch in record.epochs] == [at for at in SHORT.record_at if at >= within_a_step]
+def test_short_is_a_loop_written_by_hand(reference, k, name, recipe, batch_size):
+    record = run_method(name, reference, RunSettings())[k]
+    made = by_hand(reference, k, 0.0, recipe.epochs, last=1.0, power=2.0, name=name, batch_size=batch_size)
+    net, history, weights = made
+    per_epoch = len(history) // recipe.epochs
+    within_a_step = [at for at in recipe.record_at if round(at * per_epoch) <= 1][-1]
+    assert [epoch.epoch for epoch in record.epochs] == [at for at in recipe.record_at if at >= within_a_step]
     rows = reference.cells[k].forget
     x = reference.problem.train.inputs
     log_retrain = log_probabilities(reference.retrain.net.logits(k, x).numpy())[rows]
@@ -108,7 +118,9 @@ def test_short_is_a_loop_written_by_hand(reference, k):
 
 def test_short_warm_is_a_loop_written_by_hand(reference):
     record = run_method("short-warm", reference, RunSettings())[0]
-    net, history, _ = by_hand(reference, 0, WARM.base_share, epochs=2, last=WARM.last_rate, power=None)
+    net, history, _ = by_hand(
+        reference, 0, WARM.base_share, epochs=2, last=WARM.last_rate, power=None, name="short-warm"
+    )
     x, rows = reference.problem.train.inputs, reference.cells[0].forget
     with torch.no_grad():
         theirs = log_probabilities(put(net, history[-1])(x).numpy())[rows]

@@ -81,6 +81,7 @@ class Scorer:
             acc_f=_accuracy(model.forget, data.forget_labels),
             mia_auc=attack.auc,
             mia_balanced_accuracy=attack.balanced_accuracy,
+            mia_two_sided=attack.two_sided_accuracy,
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from unlearn_core.errors import BadInput
 
@@ -48,6 +49,20 @@ def stein_block(scores: Mapping[str, float | None], n_forget: int) -> dict[str, 
             if where == "f":
                 block[f"indistinguishable_at_{alpha:g}"] = None if queries is None else queries > n_forget
     return block
+
+
+def stein_in_words(block: Mapping[str, Any], n_forget: int, alpha: float = ALPHAS[0]) -> str:
+    """What the block says of an attacker who draws forgotten records at random and sees labels."""
+    needed = block[f"n_f_at_{alpha:g}"]
+    if needed is None:
+        return (
+            "N_f: no bound, for the retrain gives weight to what the unlearned model rules out; one query may be enough"
+        )
+    known = "no number of" if needed == UNBOUNDED else f"at least {needed}"
+    start = f"N_f: it takes {known} label queries to tell the unlearned model from the retrain at error {alpha:g}"
+    if block[f"indistinguishable_at_{alpha:g}"]:
+        return f"{start}; the {n_forget} records, each asked once at random, are too few"
+    return f"{start}; the {n_forget} records may be enough, so that it is not shown to pass for the retrain on them"
 
 
 def indistinguishable_on_forget(kl_f: float, n_forget: int, alpha: float = 1e-3) -> bool:

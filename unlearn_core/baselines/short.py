@@ -4,6 +4,10 @@ It is what a sceptical user would do instead of unlearning, and stands in every 
 closer to the retrain than a retrain of that cost? It starts from a draw of its own (for ResNet-18, from the pretrained
 weights that the base started from, with a classifier of its own), at three times the retrain's learning rate.
 
+``short-small`` is the same in batches of 128, for heads a quarter of the retrain's. A step on few rows is cheaper, and what
+a cut-short training lacks is steps: on the development subclass (mlp1, seed 100) KL_f is 0.08 at 1.7 % of a retrain, where
+``short`` is at 0.30 at 1.2 % and 0.085 at 3 %. On random rows it is closer below 1 % only, on a class on KL_f only.
+
 ``short-warm`` starts from shrunken base weights mixed with fresh ones (Ash and Adams, 2020): close on scattered rows, not on
 a group, which the shrunken weights remember.
 """
@@ -21,6 +25,12 @@ SHORT = Recipe(
     # from 0.03 % of 50 epochs on (a single step): what claims to unlearn at 0.1 % of a retrain has this to beat
     record_at=(1 / 64, 1 / 32, 1 / 16, 1 / 8, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0),
     batch_statistics=True,
+)
+
+SMALL = replace(
+    SHORT,
+    phases=(Phase(passes=(Pass(Visit.RETAIN, CROSS_ENTROPY, batch_size=128),), epochs=3),),
+    record_at=tuple(at for at in SHORT.record_at if at <= 3),
 )
 
 WARM = replace(

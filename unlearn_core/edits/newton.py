@@ -65,7 +65,8 @@ class NewtonConstants:
 def prepare(given: Given, constants: CurvatureConstants) -> Curvature:
     from unlearn_core.curvature import measure_curvature
 
-    return measure_curvature(given.network, given.member, given.problem.train.inputs, constants=constants)
+    left = None if given.removed is None else np.flatnonzero(~given.removed)
+    return measure_curvature(given.network, given.member, given.problem.train.inputs, left, constants)
 
 
 def load(arrays: Mapping[str, NDArray]) -> Curvature:
@@ -77,6 +78,7 @@ def load(arrays: Mapping[str, NDArray]) -> Curvature:
 def step(request: EditRequest, constants: NewtonConstants) -> NetworkStack | None:
     """The step, with as much damping as leaves retained rows alone."""
     from unlearn_core.curvature import newton_step
+    from unlearn_core.preparations import CURVATURE
 
     damping = constants.damping
     spread = np.linspace(0, len(request.mask) - 1, min(len(request.mask), 2 * constants.retained)).astype(np.int64)
@@ -86,7 +88,7 @@ def step(request: EditRequest, constants: NewtonConstants) -> NetworkStack | Non
         moved = newton_step(
             request.net,
             request.member,
-            request.prepared,
+            request.prepared[CURVATURE],
             request.inputs,
             request.records.label_tensor,
             request.problem.n_rows,

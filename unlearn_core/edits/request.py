@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from unlearn_core.recipes import Optimization, Schedule
 
 if TYPE_CHECKING:
     import torch
@@ -22,14 +25,19 @@ class EditRequest:
 
     Attributes:
         mask: (N,) True for the rows of ``problem.train`` to forget.
-        prepared: what the method starts from; None if it needs nothing.
+        prepared: by name of its preparation, what the method starts from.
+        seed: of what is drawn by chance.
+        schedule, optimization: of the training that the method ends in; None if it trains nothing.
     """
 
     problem: Problem
     mask: NDArray[np.bool_]
     net: NetworkStack
     member: int
-    prepared: Any = None
+    prepared: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    schedule: Schedule | None = None
+    optimization: Optimization | None = None
 
     @cached_property
     def records(self) -> Rows:

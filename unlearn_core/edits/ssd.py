@@ -81,9 +81,10 @@ def load(arrays: Mapping[str, NDArray]) -> PreparedImportances:
 
 
 def edit(request: EditRequest, constants: SsdConstants) -> NetworkStack:
-    return dampen(
-        request.net, request.member, request.prepared.of_d, request.inputs, request.records.label_tensor, constants
-    )
+    from unlearn_core.preparations import IMPORTANCES
+
+    of_d = request.prepared[IMPORTANCES].of_d
+    return dampen(request.net, request.member, of_d, request.inputs, request.records.label_tensor, constants)
 
 
 def importances(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from unlearn_core.crossfit import CrossFit
 from unlearn_core.logspace import log_sum
 from unlearn_core.preparations import CROSSFIT
 from unlearn_core.proxies.points import Points
@@ -62,6 +63,11 @@ class CrossFitProxy:
 
 def fit_crossfit(request: ForgetRequest, _constants: None) -> CrossFitProxy:
     """Look the records' posteriors up."""
-    rows = request.problem.train.number[request.mask]
-    log_retain = np.where(request.lost_classes, -np.inf, request.prepared(CROSSFIT).log_q[rows].astype(np.float64))
-    return CrossFitProxy(request.mask, log_retain - log_sum(log_retain.T)[:, None], request.lost_classes)
+    rows, lost = request.problem.train.number[request.mask], request.lost_classes
+    return CrossFitProxy(request.mask, log_out_of_fold(request.prepared(CROSSFIT), rows, lost), lost)
+
+
+def log_out_of_fold(crossfit: CrossFit, rows: NDArray[np.int64], lost_classes: Mask) -> Array:
+    """(n, C) log of what the models that never saw these rows of D say of them, without a class that left."""
+    log_q = np.where(lost_classes, -np.inf, crossfit.log_q[rows].astype(np.float64))
+    return log_q - log_sum(log_q.T)[:, None]

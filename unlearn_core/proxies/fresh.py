@@ -11,8 +11,9 @@ and the other too much noise, and they err apart. If the network is less sure of
 that was trained for a short while, P_r is softened until it fits: a retrain would be no surer. The other way round it is
 left alone: a network is surer of what it saw than a retrain is of what it has not seen.
 
-If the network is no farther from P_r on the records than on retained points, P is P_r there as well, for it fits as it does
-anywhere: there is nothing to unlearn, and the pair is not admissible.
+If the network is no farther from P_r on the records than on retained points of the same classes, P is P_r there as well, for
+it fits as it does anywhere: there is nothing to unlearn, and the pair is not admissible. Points of all classes would not do:
+where the small models are bad at some classes, a small part of another one that the network knows by heart passes for usual.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import root_scalar
 
-from unlearn_core.audit.divergence import mean_kl
+from unlearn_core.audit.divergence import kl_rows, mean_kl
 from unlearn_core.logspace import log_sum
 from unlearn_core.proxies.points import Points
 from unlearn_core.proxies.probe import ProbeConstants, ProbeProxy, design, fit_probe
@@ -63,6 +64,8 @@ class FreshConstants:
     """Of the first; the learning rate falls to it epoch by epoch."""
     sample: int = 2048
     """Retained rows, evenly spaced, that tell how sure the network is."""
+    within_classes: bool = True
+    """Whether records are compared with retained rows of their own classes, or with all."""
     probe: ProbeConstants = field(default_factory=ProbeConstants)
 
 
@@ -132,10 +135,20 @@ def fit_fresh(request: ForgetRequest, constants: FreshConstants) -> FreshProxy:
     log_retain_unseen = _tempered(log_retain_unseen, tempering)
     special = np.zeros_like(unseen)
     if unseen.any():
-        elsewhere = mean_kl(on_sample, _tempered(log_retain_sample, tempering))
-        if mean_kl(log_base[unseen], log_retain_unseen) > elsewhere:
+        distances = kl_rows(on_sample, _tempered(log_retain_sample, tempering))
+        usual = float(distances.mean())
+        if constants.within_classes:
+            usual = _usual_of_classes(request.labels[unseen], request.labels[sample], distances)
+        if mean_kl(log_base[unseen], log_retain_unseen) > usual:
             special = unseen
     return FreshProxy(probe, small, tempering, special, log_retain_unseen if special.any() else log_retain_unseen[:0])
+
+
+def _usual_of_classes(asked: NDArray[np.integer], retained: NDArray[np.integer], distances: Array) -> float:
+    """The mean of (n,) distances of retained rows in the class shares of the records; of all, for a class without any."""
+    overall = float(distances.mean())
+    usual = {int(c): float(distances[retained == c].mean()) for c in np.unique(retained)}
+    return float(np.mean([usual.get(int(c), overall) for c in asked]))
 
 
 def _train_small(z: NDArray[np.float32], request: ForgetRequest, constants: FreshConstants) -> HeadStack:

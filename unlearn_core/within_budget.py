@@ -1,0 +1,113 @@
+"""``auto`` for a budget: which method a request gets within a share of a retrain's cost. No torch.
+
+The rule sees what kind of request it is (tested with D, D_f, held-out inputs and the base), whether the network is a
+linear head, the budget, and of a Newton step what it cost and how many right answers on the records it took away. It sees
+no retrain and no test label. Its numbers were set on the development requests, which are in no grid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unlearn_core.request_kind import RequestKind
+
+LINEAR = "linear"
+"""The architecture without hidden layers."""
+NEWTON, NEWTON_CG, TRUNCATE, REGROW, SHORT_SMALL = "newton", "newton-cg", "truncate", "regrow", "short-small"
+SHORT = "short"
+MOST_DROPPED = 0.1
+"""The accuracy on the records that a Newton step may take away: it is of first order, and no guide to a large change."""
+TRAINING_PAYS = 0.03
+"""The share of a retrain from which on training anew comes closer to it for a group than a trusted Newton step does."""
+LARGE_BATCHES_PAY = 0.06
+"""From this share on ``short``, in the retrain's own batches, is at least as close as ``short-small``."""
+SECOND_ORDER_COSTS = 0.025
+"""What ``newton-cg`` and ``regrow`` take of a linear head's retrain, at most: 1.1 to 2.3 % on the development requests."""
+
+
+EPOCH_OF_SMALL_BATCHES = 1.4
+"""What an epoch of ``short-small`` takes, in epochs of the retrain."""
+STEP_PER_RECORD = 4.0
+"""What a Newton step takes for every record, in rows of training: gradients in double precision, and two looks back."""
+
+
+def affordable_epochs(budget: float, retrain_epochs: int, method: str) -> float:
+    """For how long a retrain is cut short."""
+    return budget * retrain_epochs / (EPOCH_OF_SMALL_BATCHES if method == SHORT_SMALL else 1.0)
+
+
+def newton_cost(n_records: int, n_rows: int, retrain_epochs: int) -> float:
+    """What a Newton step takes of a retrain, about: a request does not time a retrain."""
+    return STEP_PER_RECORD * n_records / (retrain_epochs * (n_rows - n_records))
+
+
+@dataclass(frozen=True)
+class BudgetChoice:
+    """What is used, why, what would have been used next, and what a larger budget buys."""
+
+    method: str
+    why: str
+    runner_up: str
+    more: str
+
+
+@dataclass(frozen=True)
+class NewtonStep:
+    """What is known of a Newton step without a retrain: its cost, and the accuracy on the records that it took away."""
+
+    cost: float
+    dropped: float
+
+
+def choose_within(
+    kind: RequestKind, linear: bool, budget: float, newton: NewtonStep | None = None
+) -> BudgetChoice | None:
+    """The method for a kind of request; None if the kind is unknown: then proxies are weighed instead.
+
+    Args:
+        linear: whether the network is a head without hidden layers.
+        budget: a share of the retrain's cost.
+        newton: a Newton step on this request; None if nobody took one.
+    """
+    if kind is RequestKind.UNKNOWN:
+        return None
+    if kind is RequestKind.WHOLE_CLASS:
+        return _for_class(linear, budget)
+    if linear and budget >= SECOND_ORDER_COSTS:
+        why = "a linear head has no memory of single records, and a step of second order is nearly a retrain"
+        return BudgetChoice(NEWTON_CG, why, NEWTON, "nothing")
+    if newton is not None and newton.cost > budget:
+        return _cut_short(budget, f"a Newton step on so many records takes {newton.cost:.1%} of a retrain")
+    if linear:
+        return BudgetChoice(
+            NEWTON, "a linear head is nearly convex", SHORT_SMALL, f"{NEWTON_CG}, from {SECOND_ORDER_COSTS:.1%} on"
+        )
+    if kind is RequestKind.EXCHANGEABLE:
+        why = "the records could as well have been held out, and one step leaves all else alone"
+        return BudgetChoice(NEWTON, why, "newton-crossfit", "newton-crossfit, from five times the cost of the step on")
+    return _for_group(budget, newton)
+
+
+def _for_class(linear: bool, budget: float) -> BudgetChoice:
+    if linear and budget >= SECOND_ORDER_COSTS:
+        return BudgetChoice(REGROW, "a linear head still gives a class that it never met a share", TRUNCATE, "nothing")
+    more = f"{REGROW}, from {SECOND_ORDER_COSTS:.1%} on" if linear else "nothing: a second retrain is no closer"
+    return BudgetChoice(TRUNCATE, "the class leaves the answer, the others keep their ratios", SHORT_SMALL, more)
+
+
+def _for_group(budget: float, newton: NewtonStep | None) -> BudgetChoice:
+    if newton is None:
+        return _cut_short(budget, "the records belong together, and would be missing together in a retrain")
+    if newton.dropped > MOST_DROPPED:
+        why = f"a Newton step takes {newton.dropped:.0%} of the answers on the records away: too much for first order"
+        return _cut_short(budget, why)
+    if budget < TRAINING_PAYS:
+        why = f"a Newton step takes {newton.dropped:.1%} of the answers on the records away, which first order can tell"
+        more = f"{SHORT_SMALL}, closer from {TRAINING_PAYS:.0%} of a retrain on"
+        return BudgetChoice(NEWTON, why, SHORT_SMALL, more)
+    return _cut_short(budget, f"from {TRAINING_PAYS:.0%} of a retrain on training anew is closer than a Newton step")
+
+
+def _cut_short(budget: float, why: str) -> BudgetChoice:
+    method = SHORT if budget >= LARGE_BATCHES_PAY else SHORT_SMALL
+    return BudgetChoice(method, why, NEWTON, "more training: about half the distance for twice the cost")
