@@ -43,7 +43,7 @@ from unlearn_core.baselines.short import SHORT
 from unlearn_core.data.feature_set import FeatureSet, load_feature_set
 from unlearn_core.data.weights import save_safetensors
 from unlearn_core.forgetting.forget import forget
-from unlearn_core.forgetting.model_files import LoadedModel, read_weights_file
+from unlearn_core.forgetting.model_files import load_model
 from unlearn_core.forgetting.opening import Heldout, prepare
 from unlearn_core.grid import head_widths
 from unlearn_core.nets.heads import HeadStack
@@ -293,8 +293,7 @@ def _data(folder: Path) -> FeatureSet:
 
 def _given(folder: Path, data: FeatureSet) -> dict[str, Any]:
     """The arguments that ``prepare`` and ``forget`` share."""
-    how, weights = blueprint("mlp1"), read_weights_file(folder / BASE)
-    loaded = LoadedModel(how.restore(weights.state, as_inputs(data.train_x[:2])), how, weights)
+    loaded = load_model(folder / BASE, blueprint("mlp1"), as_inputs(data.train_x[:2]))
     heldout = Heldout(data.test_x, data.test_y)
     return {"model": loaded, "features": data.train_x, "labels": data.train_y, "heldout": heldout}
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tracking.html import Html, asset, document, joined, tag
-from unlearn_core.audit.stein import UNBOUNDED
+from unlearn_core.audit.stein import UNBOUNDED, stein_in_words
+from unlearn_core.forgetting.certificate import NOT_UNLEARNED, NOTHING, UNLEARNED
 
 Json = Any
 
@@ -15,7 +16,9 @@ def certificate_page(certificate: Mapping[str, Json]) -> str:
     """The page of a certificate's document, as ``certificate.json`` holds it."""
     content = certificate["certificate"]
     sections = {
+        "Verdict": _verdict(content.get("verdict")),
         "What changed": _changes(content),
+        "Can the records be told by their loss?": _attack(content.get("attack"), content["retrain"]),
         "How close to a retrain": _closeness(content.get("closeness")),
         "What this does not guarantee": [tag("ul", *(tag("li", said) for said in content["not_guaranteed"]))],
         "Request and data": [_request(content)],
@@ -35,11 +38,56 @@ def certificate_page(certificate: Mapping[str, Json]) -> str:
 
 def _outcome(content: Mapping[str, Json]) -> list[Html]:
     request = content["request"]
-    if content["outcome"] == "unlearned":
-        said = f"{request['n_forget']} of {request['n_forget'] + request['n_retain']} training records were unlearned."
-    else:
-        said = f"Nothing was unlearned: {content['reason']}. The model is unchanged."
-    return [tag("p", said, class_="outcome"), tag("p", f"Made {content['made']['time']}")]
+    records = f"{request['n_forget']} of {request['n_forget'] + request['n_retain']} training records"
+    said = {
+        UNLEARNED: f"{records} were unlearned.",
+        NOT_UNLEARNED: f"Not unlearned, though {records} were to be: {content['reason']}.",
+        NOTHING: f"Nothing was unlearned: {content['reason']}. The model is unchanged.",
+    }[content["outcome"]]
+    warnings = [tag("p", f"Warning: {warning}.") for warning in content.get("warnings", ())]
+    return [tag("p", said, class_="outcome"), *warnings, tag("p", f"Made {content['made']['time']}")]
+
+
+def _verdict(verdict: Mapping[str, Json] | None) -> list[Html]:
+    if verdict is None:
+        return []
+    said = [tag("p", f"The rule: {verdict['rule']}. Found: {verdict['why']}.")]
+    named = (("of this request", verdict["records"]), ("forgotten in all", verdict["all_records"]))
+    rows = [
+        [f"{p['n_records']} records {name}", *_numbers(p, "asked", "left"), _percent(p["share"])]
+        for name, p in named
+        if p is not None
+    ]
+    if rows:
+        explained = "KL(asked for||base) and KL(asked for||model) on the records in nats; the way is what lies between."
+        said += [_table(["", "asked for", "left", "of the way"], rows), tag("p", explained)]
+    if losses := verdict["losses"]:
+        held = ["-", "-"] if losses["heldout"] is None else _numbers(losses, "heldout", "margin")
+        said.append(
+            _table(
+                ["mean loss before", "after", "of held-out rows", "two standard errors"],
+                [[*_numbers(losses, "before", "after"), *held]],
+            )
+        )
+    return said
+
+
+def _attack(attack: Mapping[str, Json] | None, retrain: Mapping[str, Json] | None) -> list[Html]:
+    if attack is None:
+        return []
+    if attack.get("before") is None:
+        return [tag("p", f"{str(attack['why']).capitalize()}.")]
+    checks = retrain["checks"] if retrain else ()
+    retrains = [(f"a retrain (seed {check['seed']})", check["attack"]) for check in checks if check.get("attack")]
+    found = [("the base", attack["before"]), ("the model now", attack["after"]), *retrains]
+    rows = [[name, *_numbers(one, "auc", "from_chance", "balanced_accuracy")] for name, one in found]
+    explained = (
+        f"AUC: {attack['what']}. {attack['n_records']} records, {attack['n_heldout']} held-out rows, weighted to the "
+        f"records' classes; by chance it lies up to {_number(attack['by_chance'])} from 0.5. Accuracy: of the best "
+        "threshold in either direction. A retrain need not be at chance: only what lies beyond it tells that the records "
+        "were there."
+    )
+    return [_table(["", "AUC", "from chance", "accuracy"], rows), tag("p", explained)]
 
 
 def _changes(content: Mapping[str, Json]) -> list[Html]:
@@ -103,7 +151,8 @@ def _proxy(proxy: Mapping[str, Json]) -> list[Html]:
     chosen = next((i for i, c in enumerate(candidates) if c["method"] == proxy["method"]), None)
     explained = (
         "Every proxy that was weighed. Fit: KL(p||P), its distance from the model in nats. Loss: KL(p||P_r) - KL(p||P), "
-        "what the request takes away from the model in its eyes; admissible where that is above 0."
+        "what the request takes away from the model in its eyes; admissible where that is above 0. Where eta is 1 by "
+        "construction, that and the curve of h say nothing of how good the proxy is."
     )
     return [
         pairs,
@@ -171,15 +220,14 @@ def _retrain(retrain: Mapping[str, Json]) -> list[Html]:
         f"{retrain['optimization']['lr']:g}; the floor is a second such model with another seed. KL(retrain||model), "
         "in nats."
     )
-    models, queries = [], []
+    models, queries, verdicts = [], [], []
     for check in retrain["checks"]:
         for name, kl in check["kl_retrain_to"].items():
             models.append([f"{name} (seed {check['seed']})", *_numbers(kl, "forget", "retain", "heldout")])
         stein, bound = check["stein"], check["bound"]
         bounds = _numbers(bound, "tight_bound", "measured") if bound else ["-", "-"]
-        enough = {True: "too few", False: "perhaps enough", None: "not bounded"}[stein["indistinguishable_at_0.001"]]
-        needed = _number(stein["n_f_at_0.001"])
-        queries.append([str(check["seed"]), needed, str(check["n_forget"]), *bounds, enough])
+        queries.append([str(check["seed"]), _number(stein["n_f_at_0.001"]), str(check["n_forget"]), *bounds])
+        verdicts.append(tag("p", f"Seed {check['seed']}. {stein_in_words(stein, check['n_forget'])}."))
     explained = (
         "N_f: label queries needed on forgotten records at error rate 0.001 to tell the unlearned model from this retrain, "
         "beside the number of those records. Bound and target: on KL(retrain||target) over all training records, and what "
@@ -189,7 +237,8 @@ def _retrain(retrain: Mapping[str, Json]) -> list[Html]:
         tag("p", said),
         _table(["model", "KL_f", "KL_r", "KL_t"], models),
         tag("p", "On forgotten (f), retained (r) and held-out (t) records."),
-        _table(["seed", "N_f", "|D_f|", "bound", "target", "the records are"], queries),
+        *verdicts,
+        _table(["seed", "N_f", "|D_f|", "bound", "target"], queries),
         tag("p", explained),
     ]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,20 @@ from unlearn_core.data.feature_set import FeatureSet, load_feature_set
 from unlearn_core.data.images import ImageSet, load_image_file
 from unlearn_core.data.labelled import LabelledSet
 from unlearn_core.errors import BadInput, first_line
-from unlearn_core.forgetting.certificate import FILE_NAME, Certificate, NamedFile, check_private_key, sign
+from unlearn_core.forgetting.certificate import (
+    FILE_NAME,
+    NOT_UNLEARNED,
+    NOTHING,
+    UNLEARNED,
+    Certificate,
+    NamedFile,
+    check_private_key,
+    sign,
+)
+from unlearn_core.forgetting.envelope import ENVELOPE_NAME, envelope_text
 from unlearn_core.forgetting.forget import Forgotten, forget
 from unlearn_core.forgetting.measure import RetrainSettings
-from unlearn_core.forgetting.model_files import LoadedModel, load_logits, read_weights_file
+from unlearn_core.forgetting.model_files import LoadedModel, load_logits, load_model
 from unlearn_core.forgetting.open_request import open_request
 from unlearn_core.forgetting.opening import Heldout
 from unlearn_core.forgetting.plan import ForgetSettings
@@ -34,13 +43,16 @@ from unlearn_core.grid import LabelSpace
 from unlearn_core.nets.make import Blueprint, blueprint
 from unlearn_core.problem import as_inputs
 from unlearn_core.recipes import Stopping
-from workflows.forget_words import Say, Speaker
+from workflows.forget_words import NO_TEST, Say, Speaker, say_model
 from workflows.output_folder import OutputFolder
 
 PAGE_NAME = "certificate.html"
 TIMED_ROWS = 20_000
 """Rows on which an epoch of training is timed, to say what preparing cost beside it."""
 PROCESSOR_NAME = "processor.npz"
+EXIT_NOT_UNLEARNED = 1
+ROLES = {UNLEARNED: "unlearned", NOT_UNLEARNED: "attempted", NOTHING: "unchanged"}
+"""What the weights that are written are called, by what came of the request."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +66,7 @@ class Files:
 
     @property
     def output_names(self) -> set[str]:
-        return {FILE_NAME, PAGE_NAME, PROCESSOR_NAME, *([self.model.weights.name] if self.model else [])}
+        return {FILE_NAME, PAGE_NAME, ENVELOPE_NAME, PROCESSOR_NAME, *([self.model.weights.name] if self.model else [])}
 
 
 def run_request(arguments: argparse.Namespace, console: Console) -> int:
@@ -89,10 +101,14 @@ def run_request(arguments: argparse.Namespace, console: Console) -> int:
             **files.given,
             **settings,
             max_drop=math.inf if arguments.force else arguments.max_drop,
+            force=arguments.force,
             retrain=retrain,
             observer=speaker,
             deliver=deliver,
         )
+    if result.withheld is not None:
+        say(f"{NOT_UNLEARNED}, nothing was written: {result.withheld}")
+        return EXIT_NOT_UNLEARNED
     ledger = result.ledger
     if ledger is not None:
         say(f"ledger: {ledger.folder}, request {len(ledger.entries)}, {len(ledger.forgotten)} records forgotten in all")
@@ -103,7 +119,7 @@ def run_request(arguments: argparse.Namespace, console: Console) -> int:
     say(f"certificate: {arguments.out / FILE_NAME}, digest {result.certificate.digest}")
     say(f"page: {arguments.out / PAGE_NAME}")
     say(f"next: unlearn verify {arguments.out / FILE_NAME}")
-    return 0
+    return EXIT_NOT_UNLEARNED if result.outcome.judgement.failed else 0
 
 
 def run_preparation(arguments: argparse.Namespace, console: Console) -> int:
@@ -126,9 +142,14 @@ def run_preparation(arguments: argparse.Namespace, console: Console) -> int:
     data = _load_data(arguments.data)
     given, places, loaded = _read_model_and_data(arguments, data)
     del given["class_names"]
+    say_model(loaded, say)
+    if not data.has_test:
+        say(NO_TEST)
     say(f"{loaded.blueprint.name}: {loaded.net.n_classes} classes; {len(data.train_y)} training rows")
     with console.status("preparing: statistics, fold models, curvature, held-out rows"):
-        state = prepare(**given, out=out, ids=data.ids, sources=tuple(places.values()))
+        state = prepare(**given, out=out, ids=data.ids, sources=tuple(places.values()), ledger=arguments.ledger)
+    if len(state.removed):
+        say(f"{len(state.removed)} rows are forgotten by now, and neither fold models nor curvature have seen them")
     took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in state.seconds.items())
     say(f"prepared in {sum(state.seconds.values()):.1f} s: {took}")
     trained, epochs = _training_seconds(loaded, given, data)
@@ -169,6 +190,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "seed": arguments.seed,
         "lr": arguments.lr,
         "batch_size": arguments.batch_size,
+        "budget": arguments.budget,
         "stopping": Stopping(arguments.epochs, arguments.patience),
     }
 
@@ -180,7 +202,7 @@ def _retrain_settings(arguments: argparse.Namespace) -> RetrainSettings | None:
 
 
 def _speaker(files: Files, arguments: argparse.Namespace, console: Console, say: Say) -> Speaker:
-    return Speaker(console, say, files.data, arguments.ids, None if files.model is None else files.model.weights)
+    return Speaker(console, say, files.data, arguments.ids, files.model)
 
 
 def _check_options(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
@@ -223,13 +245,13 @@ def read_files(arguments: argparse.Namespace) -> Files:
     data = _load_data(arguments.data) if state is None else _map_data(arguments.data, state)
     given: dict[str, Any] = {"forget_ids": request, "ids": data.ids, "ledger": arguments.ledger, "prepared": state}
     if arguments.logits:
-        logits = load_logits(arguments.logits, len(data.train_y), len(data.test_y))
+        logits = load_logits(arguments.logits, len(data.train_y), len(data.test_y) if data.has_test else None)
         seen, space = _features(arguments, data, state), _label_space(data, logits.train.shape[1])
         given |= {
             "model": logits.train,
             "features": seen[0],
             "labels": data.train_labels(space),
-            "heldout": Heldout(seen[1], data.test_labels(space), None, logits.test),
+            "heldout": Heldout(seen[1], data.test_labels(space), None, logits.test) if data.has_test else None,
             "class_names": _class_names(data, space),
         }
         places = {"logits": arguments.logits, "data": arguments.data}
@@ -253,7 +275,7 @@ def _read_model_and_data(
         "labels": data.train_labels(space),
         "inputs": network_reads[0],
         "features_from": arguments.features_from,
-        "heldout": Heldout(seen[1], data.test_labels(space), network_reads[1]),
+        "heldout": Heldout(seen[1], data.test_labels(space), network_reads[1]) if data.has_test else None,
         "class_names": _class_names(data, space),
     }
     places = {"model": arguments.weights or Path(arguments.model), "data": arguments.data}
@@ -265,7 +287,8 @@ def _read_model_and_data(
 def _load_data(path: Path) -> LabelledSet:
     if path.suffix != ".npz":
         raise BadInput(f"--data {path} must be an .npz file, of features or of images")
-    return load_image_file(path) if holds_images(str(path)) else load_feature_set(path)
+    load = load_image_file if holds_images(str(path)) else load_feature_set
+    return load(path, needs_test=False)
 
 
 def _map_data(path: Path, state: PreparedState) -> LabelledSet:
@@ -287,8 +310,8 @@ def _features(arguments: argparse.Namespace, data: LabelledSet, state: PreparedS
     if state is not None:
         features = _map_data(arguments.features, state)
         return features.train_x, features.test_x
-    features = load_feature_set(arguments.features)
-    for part in ("train_y", "test_y"):
+    features = load_feature_set(arguments.features, needs_test=data.has_test)
+    for part in ("train_y", "test_y") if data.has_test else ("train_y",):
         if not np.array_equal(getattr(features, part), getattr(data, part)):
             raise BadInput(
                 f"{arguments.features}: {part} is not that of {data.name}; features must be of the same rows in the same "
@@ -299,12 +322,14 @@ def _features(arguments: argparse.Namespace, data: LabelledSet, state: PreparedS
 
 def _load_model(arguments: argparse.Namespace, data: LabelledSet) -> LoadedModel:
     plan = _blueprint(arguments)
-    weights = read_weights_file(arguments.weights or Path(arguments.model))
-    return LoadedModel(plan.restore(weights.state, as_inputs(data.train_x[:2], arguments.device)), plan, weights)
+    return load_model(arguments.weights or Path(arguments.model), plan, as_inputs(data.train_x[:2], arguments.device))
 
 
-def _blueprint(arguments: argparse.Namespace) -> Blueprint:
+def _blueprint(arguments: argparse.Namespace) -> Blueprint | None:
+    """What the weights are of; None: a head, which follows from their shapes."""
     if ":" in arguments.model:
+        if arguments.weights is None and arguments.model.startswith("hf:"):
+            arguments.weights = Path(arguments.model.removeprefix("hf:"), "model.safetensors")
         if arguments.weights is None:
             raise BadInput(f"--model {arguments.model} builds a network; give its weights as --weights FILE")
         if arguments.arch is not None:
@@ -312,11 +337,9 @@ def _blueprint(arguments: argparse.Namespace) -> Blueprint:
                 f"--arch {arguments.arch} and --model {arguments.model} are two architectures; leave --arch out"
             )
         return blueprint(arguments.model)
-    if arguments.arch is None:
-        raise BadInput(f"--model {arguments.model} is a file of weights; say with --arch what they are of")
     if arguments.weights is not None:
         raise BadInput("--weights goes with --model PACKAGE.MODULE:FUNCTION; with --arch, --model is the weights")
-    return blueprint(arguments.arch)
+    return None if arguments.arch is None else blueprint(arguments.arch)
 
 
 def _label_space(data: LabelledSet, n_classes: int) -> LabelSpace:
@@ -347,7 +370,12 @@ def _write(files: Files, result: Forgotten, arguments: argparse.Namespace, outpu
     """The files of a request, and the certificate as it was written."""
     made: dict[str, Path] = {}
     if files.model is not None:
-        made["unlearned"] = _write_weights(files.model, files.places["model"], result, output.staging)
+        if result.deployed is None:
+            raise ValueError("a model that came as weights is a network")
+        role = "base" if result.outcome.processed else ROLES[result.outcome.judgement.outcome]
+        # a processor goes around the base, which after earlier requests need not be the model that was given
+        if role != "base" or not files.model.holds(result.deployed):
+            made[role] = files.model.write(output.staging, result.deployed)
     if result.outcome.processed and result.logit_processor is not None:
         made["processor"] = output.staging / PROCESSOR_NAME
         result.logit_processor.save(made["processor"])
@@ -360,19 +388,9 @@ def _write(files: Files, result: Forgotten, arguments: argparse.Namespace, outpu
     certificate = result.certificate.with_files(named)
     if arguments.sign is not None:
         certificate = dataclasses.replace(certificate, signature=sign(certificate.canonical, arguments.sign))
+        (output.staging / ENVELOPE_NAME).write_text(
+            envelope_text(certificate.content, arguments.sign), encoding="ascii"
+        )
     (output.staging / FILE_NAME).write_text(certificate.text(), encoding="ascii")
     (output.staging / PAGE_NAME).write_text(certificate_page(certificate.document()), encoding="utf-8")
     return certificate
-
-
-def _write_weights(model: LoadedModel, place: Path, result: Forgotten, folder: Path) -> Path:
-    """The unlearned weights, in the format that came in; those that came in, to the byte, if nothing moved."""
-    if result.deployed is None:
-        raise ValueError("a model that came as weights is a network")
-    weights = model.weights
-    state = weights.as_stored(result.deployed.state(0))
-    if all(torch.equal(state[name], tensor) for name, tensor in weights.state.items()):
-        return Path(shutil.copyfile(place, folder / weights.name))
-    written = weights.write(folder, state)
-    shutil.copymode(place, written)  # safetensors gives its files to their owner alone
-    return written

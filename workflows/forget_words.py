@@ -8,40 +8,49 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from unlearn_core.audit.membership import Attack
+from unlearn_core.audit.stein import stein_in_words
 from unlearn_core.data.labelled import LabelledSet
 from unlearn_core.errors import printable
 from unlearn_core.forgetting.content import Outcome, Predicted
 from unlearn_core.forgetting.forget import Observer
-from unlearn_core.forgetting.measure import Change, Retrained, RetrainSettings, planned_change
-from unlearn_core.forgetting.model_files import WeightsFile
+from unlearn_core.forgetting.measure import Attacks, Change, Retrained, RetrainSettings, planned_change
+from unlearn_core.forgetting.model_files import LoadedModel
 from unlearn_core.forgetting.open_request import OpenRequest
 from unlearn_core.forgetting.plan import Plan
 from unlearn_core.forgetting.request import NewRows
 
 Say = Callable[[str], None]
+NO_TEST = (
+    "the data has no test rows (test_x or test_images, test_y), so that nothing is said of rows that the model was not "
+    "trained on: no KL, no accuracy, no attack, no estimate of how close to a retrain it comes"
+)
 
 
 class Speaker(Observer):
     """Says how a request goes."""
 
-    def __init__(
-        self, console: Console, say: Say, data: LabelledSet, source: Path, weights: WeightsFile | None
-    ) -> None:
+    def __init__(self, console: Console, say: Say, data: LabelledSet, source: Path, model: LoadedModel | None) -> None:
         self.console: Console = console
         self.say: Say = say
         self.data: LabelledSet = data
         self.source: Path = source
-        self.weights: WeightsFile | None = weights
+        self.model: LoadedModel | None = model
 
     def opened(self, request: OpenRequest) -> None:
         subject = request.subject
+        if self.model is not None:
+            say_model(self.model, self.say)
         self.say(
             f"{request.described.model}: {subject.n_classes} classes; {len(self.data.train_y)} training rows, "
-            f"{len(self.data.test_y)} held out, {subject.train.features.shape[1]} features ({subject.seen_by_proxies})"
+            f"{len(self.data.test_y) or 'none'} held out, {subject.train.features.shape[1]} features "
+            f"({subject.seen_by_proxies})"
         )
-        if self.weights is not None and self.weights.dropped:
-            dropped = ", ".join(self.weights.dropped)
-            self.say(f"not written again, for it has seen the records: {dropped} of {self.weights.name}")
+        if not self.data.has_test:
+            self.say(NO_TEST)
+        if self.model is not None and (dropped := self.model.weights.dropped):
+            names = printable(", ".join(dropped))
+            self.say(f"not written again, for it has seen the records: {names} of {self.model.weights.name}")
         self._say_rows(request.rows)
 
     def _say_rows(self, rows: NewRows) -> None:
@@ -96,15 +105,27 @@ class Speaker(Observer):
             )
         elif done is not None:
             self.say(f"{outcome.plan.choice.method}: {done.ended}, {done.seconds:.3g} s")
-        if not outcome.unlearned:
-            self.say("the model is returned untouched" + (f": {outcome.reason}" if done is not None else ""))
+        if done is not None:
+            self.say(f"{outcome.judgement.outcome}: {outcome.judgement.why}")
+        if outcome.net is None and not outcome.processed:
+            self.say("the model stays as it was")
+        for warning in outcome.warnings:
+            self.say(f"WARNING: {warning}")
         before, after = measured.before, measured.after
         self.say(f"retained accuracy {_percent(before.retained)} -> {_percent(after.retained)}")
         held = "" if before.heldout is None else f", held out {_percent(before.heldout)} -> {_percent(after.heldout)}"
         self.say(f"forgotten accuracy {_percent(before.forgotten)} -> {_percent(after.forgotten)}{held}")
         self.say(f"KL(base||unlearned): {_text(measured.from_base)}")
+        self._say_attack(measured.attacks)
         if (predicted := outcome.closeness) is not None:
             self._say_closeness(predicted)
+
+    def _say_attack(self, attacks: Attacks | None) -> None:
+        if attacks is None:
+            self.say("no loss attack: there are no held-out rows of the records' classes")
+            return
+        found = f"{_attack(attacks.before)} -> {_attack(attacks.after)}, by chance up to {attacks.before.chance:.3f}"
+        self.say(f"loss attack on the records, AUC (its distance from 0.5): {found}")
 
     def _say_closeness(self, predicted: Predicted) -> None:
         if predicted.before is None or predicted.after is None:
@@ -125,8 +146,19 @@ class Speaker(Observer):
         for check in retrained.checks:
             for name in ("base", "target", "unlearned", "floor"):
                 self.say(f"  KL(retrain||{name}), seed {check.seed}: {_text(getattr(check, name))}")
-            n_f = check.entry(n_forget)["stein"]["n_f_at_0.001"]
-            self.say(f"  N_f {n_f} label queries needed at error 0.001, |D_f| {n_forget}")
+            if check.attack is not None:
+                self.say(f"  loss attack on the records by the retrain: {_attack(check.attack)}")
+            self.say(f"  {stein_in_words(check.entry(n_forget)['stein'], n_forget)}")
+
+
+def _attack(found: Attack) -> str:
+    return f"{found.auc:.3f} ({found.distance:.3f})"
+
+
+def say_model(model: LoadedModel, say: Say) -> None:
+    """What was made of the weights' file."""
+    if model.understood:
+        say(printable(f"{model.weights.name}: {model.understood}"))
 
 
 def _some(names: list[str] | tuple[str, ...], shown: int = 10) -> str:

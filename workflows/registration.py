@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import shlex
 import shutil
+import sys
 import sysconfig
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +25,7 @@ from unlearn_core.forgetting.serving import Served
 from workflows.deletion import Files
 
 LOADER = "unlearn_core.forgetting.serving"
+OURS = {"unlearn_core", "tasks", "tracking", "workflows", "tests", "benchmarks", "__main__"}
 NEEDED: tuple[str, ...] = ("mlflow", "numpy", "safetensors", "scikit-learn", "scipy", "torch")
 
 
@@ -51,7 +54,7 @@ def register(files: Files, result: Forgotten, arguments: argparse.Namespace) -> 
             LOADER,
             folder,
             [Path(unlearn_core.__path__[0]), *_code(architecture)],
-            _requirements(),
+            _requirements(architecture),
             example,
             served(example),
         )
@@ -61,14 +64,23 @@ def register(files: Files, result: Forgotten, arguments: argparse.Namespace) -> 
                 model,
                 [arguments.out / FILE_NAME, arguments.out / "certificate.html"],
                 _metrics(outcome),
-                {"outcome": "unlearned" if outcome.unlearned else "nothing to unlearn"},
+                {"outcome": outcome.judgement.outcome},
                 uri,
                 None if arguments.tracking_uri else arguments.out / "mlartifacts",
             )
         except MlflowException as error:
             reason = str(error).splitlines()[0]
             raise BadInput(f"{arguments.out} is written, but MLflow at {uri} refuses the model ({reason})") from error
-    return f"registered: {address} in {uri}\nserve it: mlflow models serve -m {address} --env-manager local"
+    return f"registered: {address} in {uri}\nserve it: {_serving_command(address, uri)}"
+
+
+def _serving_command(address: str, uri: str) -> str:
+    """A line for the shell; MLflow starts its server by name, so that it must be on the path as well."""
+    scripts = Path(sys.executable).parent
+    found = shutil.which("mlflow")
+    path = "" if found is not None and Path(found).parent == scripts else f"PATH={shlex.quote(str(scripts))}:$PATH "
+    where = f"MLFLOW_TRACKING_URI={shlex.quote(uri)}"
+    return f"{path}{where} mlflow models serve -m {shlex.quote(address)} --env-manager local"
 
 
 def _network_inputs(files: Files) -> NDArray:
@@ -88,17 +100,30 @@ def _inputs(files: Files, outcome: Outcome, served: Served) -> NDArray | dict[st
 
 
 def _code(architecture: str | None) -> list[Path]:
-    """The file or package that a factory lies in, unless it is installed."""
-    if architecture is None or ":" not in architecture:
+    """The file or package that a factory lies in, and what of the same folder it has imported; nothing that is installed."""
+    if architecture is None or ":" not in architecture or architecture.startswith(("timm:", "hf:")):
         return []
     module = importlib.import_module(architecture.partition(":")[0].partition(".")[0])
     place = Path(module.__path__[0]) if hasattr(module, "__path__") else Path(str(module.__file__))
-    installed = place.is_relative_to(sysconfig.get_paths()["purelib"])
-    return [] if installed else [place]
+    if place.is_relative_to(sysconfig.get_paths()["purelib"]):
+        return []
+    tops = {name.partition(".")[0] for name in sys.modules} - OURS
+    beside = (place.parent / f"{top}{suffix}" for top in sorted(tops) for suffix in ("", ".py"))
+    imported = [path for path in beside if path != place and path.exists() and _is_loaded(path)]
+    return [place, *imported]
 
 
-def _requirements() -> list[str]:
-    return [f"{name}=={metadata.version(name)}" for name in NEEDED]
+def _is_loaded(path: Path) -> bool:
+    """Whether the module of this name is the one that lies here."""
+    module = sys.modules.get(path.stem)
+    places = [*getattr(module, "__path__", ()), getattr(module, "__file__", None)]
+    return str(path) in places
+
+
+def _requirements(architecture: str | None) -> list[str]:
+    library = {"timm:": ("timm", "torchvision"), "hf:": ("transformers",)}
+    more = [name for prefix, names in library.items() if (architecture or "").startswith(prefix) for name in names]
+    return [f"{name}=={metadata.version(name)}" for name in (*NEEDED, *more)]
 
 
 def _metrics(outcome: Outcome) -> dict[str, float]:

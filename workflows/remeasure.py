@@ -20,7 +20,7 @@ from unlearn_core.data.images import load_image_file
 from unlearn_core.data.labelled import LabelledSet
 from unlearn_core.finalize import load_processor
 from unlearn_core.forgetting.certificate import Check, Found, arrays_sha256
-from unlearn_core.forgetting.model_files import load_logits, read_weights_file
+from unlearn_core.forgetting.model_files import load_logits, load_model
 from unlearn_core.forgetting.request import find_rows, read_request
 from unlearn_core.grid import LabelSpace
 from unlearn_core.nets.make import blueprint
@@ -44,7 +44,8 @@ def remeasure(content: Mapping[str, Any], files: Mapping[str, Path]) -> list[Che
     """
     if content["history"]:
         return [_unknown("earlier requests are part of it, whose records only the ledger knows")]
-    data = load_image_file(files["data"]) if holds_images(str(files["data"])) else load_feature_set(files["data"])
+    load = load_image_file if holds_images(str(files["data"])) else load_feature_set
+    data = load(files["data"], needs_test=False)
     rows = find_rows(read_request(files["request"]), len(data.train_y), data.ids).rows
     if arrays_sha256({"rows": rows}) != content["request"]["rows_sha256"]:
         return [Check("measured again", Found.FAILED, "the request names other rows than those that were forgotten")]
@@ -65,26 +66,29 @@ def _before_and_after(
     content: Mapping[str, Any], files: Mapping[str, Path], data: LabelledSet
 ) -> tuple[Said, Said] | None:
     if "logits" in files:
-        logits = load_logits(files["logits"], len(data.train_y), len(data.test_y))
-        before = logits.train, logits.test
+        logits = load_logits(files["logits"], len(data.train_y), len(data.test_y) if data.has_test else None)
+        before = logits.train, logits.train[:0] if logits.test is None else logits.test
     else:
         before = _answers(content, files["model"], data)
     if "processor" in files:
         if content["data"]["features"] != "given":
             return None
-        seen = load_feature_set(files["features"]) if "features" in files else data
+        seen = load_feature_set(files["features"], needs_test=data.has_test) if "features" in files else data
         processor = load_processor(files["processor"])
-        after = tuple(processor(f, x) for f, x in zip(before, (seen.train_x, seen.test_x), strict=True))
+        after = tuple(
+            processor(f, x) if len(f) else f for f, x in zip(before, (seen.train_x, seen.test_x), strict=True)
+        )
     else:
-        after = _answers(content, files["unlearned"], data) if "unlearned" in files else before
+        made = next((files[role] for role in ("unlearned", "attempted") if role in files), None)
+        after = before if made is None else _answers(content, made, data)
     first, last = (tuple(map(log_probabilities, logits)) for logits in (before, after))
     return (first[0], first[1]), (last[0], last[1])
 
 
 def _answers(content: Mapping[str, Any], weights: Path, data: LabelledSet) -> tuple[NDArray, ...]:
-    state = read_weights_file(weights).state
-    net = blueprint(content["model"]["kind"]).restore(state, as_inputs(data.train_x[:2]))
-    return tuple(net.logits(0, as_inputs(x)).cpu().numpy() for x in (data.train_x, data.test_x))
+    net = load_model(weights, blueprint(content["model"]["kind"]), as_inputs(data.train_x[:2])).net
+    train = net.logits(0, as_inputs(data.train_x)).cpu().numpy()
+    return train, net.logits(0, as_inputs(data.test_x)).cpu().numpy() if data.has_test else train[:0]
 
 
 Claims = dict[str, tuple[float | None, float]]
@@ -97,7 +101,7 @@ def _accuracies(content: Mapping[str, Any], says: tuple[Said, Said], data: Label
     claims: Claims = {}
     for when, (train, heldout) in zip(("before", "after"), says, strict=True):
         right = train.argmax(axis=1) == data.train_labels(space)
-        held = (heldout.argmax(axis=1) == data.test_labels(space)).mean()
+        held = (heldout.argmax(axis=1) == data.test_labels(space)).mean() if data.has_test else math.nan
         for part, share in (
             ("retained", right[~forget].mean()),
             ("forgotten", right[forget].mean()),
@@ -112,7 +116,7 @@ def _changes(content: Mapping[str, Any], says: tuple[Said, Said], forget: NDArra
     measured: dict[str, Callable[[], float]] = {
         "forget": lambda: mean_kl(train_p[forget], train_q[forget]),
         "retain": lambda: mean_kl(train_p[~forget], train_q[~forget]),
-        "heldout": lambda: mean_kl(held_p, held_q),
+        "heldout": lambda: mean_kl(held_p, held_q) if len(held_p) else math.nan,
     }
     claimed = content["divergence"]["base_to_unlearned"]
     return {f"KL(base||unlearned), {part}": (claimed[part], kl()) for part, kl in measured.items()}

@@ -38,6 +38,7 @@ from unlearn_core.forgetting.certificate import (
 from unlearn_core.forgetting.keys import Signature, is_weak, read_public_key, sign
 from unlearn_core.forgetting.model_files import load_logits, read_weights_file
 from unlearn_core.forgetting.request import RecordList, find_rows, read_request
+from unlearn_core.nets.naming import find_prefix
 
 IDS = np.array([f"r{i}" for i in range(20)])
 
@@ -178,11 +179,11 @@ def test_weights_leave_in_the_format_and_with_the_keys_that_came_in(tmp_path, na
     write(path)
     safetensors = path.suffix == ".safetensors"
     weights = read_weights_file(path)
-    assert weights.state.keys() == STATE.keys()
-    moved = {k: v + 1 for k, v in STATE.items()}
+    own = find_prefix(weights.tensors, STATE)
+    assert own.to_network(weights.tensors).keys() == STATE.keys()
     (tmp_path / "out").mkdir()
-    written = weights.write(tmp_path / "out", weights.as_stored(moved))
-    assert written.name == name
+    written = tmp_path / "out" / name
+    weights.write(written, {k: v + 1 for k, v in own.to_file(own.to_network(weights.tensors)).items()})
     before, after = raw(path, safetensors), raw(written, safetensors)
     assert list(before) == list(after)
     for key, tensor in after.items():

@@ -64,9 +64,11 @@ def test_ten_requests_of_fifty_end_with_the_proxies_of_one_of_five_hundred(net, 
 
 def test_a_network_goes_on_from_the_last_request_and_a_record_counts_once(net, tmp_path):
     threes = np.flatnonzero(DIGITS.train_y == 3)
-    quick = Stopping(epochs=10)
-    ask = {"features": DIGITS.train_x, "labels": DIGITS.train_y, "stopping": quick, "ledger": tmp_path / "ledger"}
+    quick = Stopping(epochs=30)
+    asked = {"features": DIGITS.train_x, "labels": DIGITS.train_y, "proxy": "lda", "stopping": quick}
+    ask = {**asked, "ledger": tmp_path / "ledger"}
     first = forget(net, forget_ids=threes[:60], **ask)
+    assert first.withheld is None
     assert first.certificate.content["model"]["start"] == "base"
     # the model of the last request and the base are the same to the ledger
     second = forget(first.model, forget_ids=[*threes[50:], threes[70]], **ask)
@@ -77,7 +79,7 @@ def test_a_network_goes_on_from_the_last_request_and_a_record_counts_once(net, t
     assert second.certificate.content["model"]["base_sha256"] == first.certificate.content["model"]["base_sha256"]
     assert second.certificate.content["history"][0]["certificate"] == first.certificate.digest
     scores = second.certificate.content["finalizer"]["scores"]
-    whole = forget(net, DIGITS.train_x, DIGITS.train_y, threes, stopping=quick)
+    whole = forget(net, forget_ids=threes, **asked)
     ours, theirs = second.outcome.plan.target, whole.outcome.plan.target
     assert ours is not None
     assert theirs is not None

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from tests.commands import unlearn
 from tests.processes import Running, running, wait_until
-from workflows.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -81,19 +80,6 @@ class Answer(NamedTuple):
 
 
 @pytest.fixture
-def unlearn_here(capsys):
-    """The command in this process, where a process of its own would show no more: exit code, output, errors."""
-
-    def run(*arguments) -> Answer:
-        capsys.readouterr()
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            with pytest.raises(SystemExit) as ending:
-                main([str(argument) for argument in arguments])
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-        said = capsys.readouterr()
-        return Answer(ending.value.code, said.out, said.err)
-
-    return run
+def unlearn_here() -> Callable[..., Answer]:
+    """The command in this process: exit code, output, errors."""
+    return lambda *arguments: Answer(*unlearn(*arguments))

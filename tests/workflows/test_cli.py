@@ -1,4 +1,4 @@
-"""The command line as a stranger meets it: a subprocess, its output, its exit code."""
+"""The command line as a stranger meets it: its output, its exit code, its files."""
 
 from __future__ import annotations
 
@@ -14,17 +14,13 @@ import pytest
 
 from tasks.step import Kind, Step
 from tasks.store import Store
-from tests.processes import Ended, free_port, listens, run, running, wait_until
+from tests.commands import unlearn
+from tests.processes import free_port, listens, run, running, wait_until
 from unlearn_core import methods
 from unlearn_core.audit.stein import stein_block
 from workflows.cli import COMMANDS, build_parser
 from workflows.layout import Layout
 from workflows.run import save_plan
-
-
-def unlearn(*arguments, cwd=None) -> Ended:
-    return run([sys.executable, "-m", "workflows", *arguments], cwd)
-
 
 QUICK = ("--local", "--epochs", 3, "--seeds", "0,42")
 SMALL = ("--dataset", "digits", "--arch", "linear", "--scenario", "class", "--key", "0,1", "--methods", "lda-2c,ga")
@@ -228,7 +224,8 @@ def test_commands_on_an_empty_directory_say_what_is_missing(tmp_path, unlearn_he
 
 
 def test_a_refusal_is_the_same_from_a_shell(tmp_path):
-    result = unlearn("run", "--dataset", "nowhere.npz", "--out", tmp_path / "out")
+    command = (sys.executable, "-m", "workflows", "run", "--dataset", "nowhere.npz", "--out", tmp_path / "out")
+    result = run(command)
     assert result.returncode == 2
     assert result.stderr.startswith("unlearn: no feature set at nowhere.npz")
     assert len(result.stderr.splitlines()) == 1
@@ -239,8 +236,12 @@ def test_the_ui_serves_on_loopback_and_leaves_nothing_behind(grid):
     _, out = grid
     port = free_port()
     with running([sys.executable, "-m", "workflows", "ui", "--out", out, "--port", port]) as process:
-        wait_until(lambda: listens(port), "MLflow's server", process)
-        assert process.stdout.startswith(f"http://127.0.0.1:{port}")
+        wait_until(lambda: "all variants: " in process.stdout, "the links", process)
+        assert listens(port), "links come once there is something behind them"
+        for what in ("all variants", "methods of the newest variant", "the grid as a whole"):
+            assert re.search(
+                rf"^{what}.*: http://127.0.0.1:{port}/#/experiments/\d+/runs", process.stdout, re.MULTILINE
+            )
         process.send_signal(signal.SIGINT)
         assert process.wait() == 130
         wait_until(lambda: not listens(port), "the server to end with its command")

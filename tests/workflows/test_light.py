@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.processes import run
+from tests.commands import unlearn
+from tests.processes import Ended, run
 from unlearn_core.data import load_dataset, save_feature_set
 from workflows.cli import COMMANDS
 
@@ -20,18 +20,15 @@ NAMES = [command.__name__.rpartition(".")[2] for _, group in COMMANDS for comman
 DIGITS = ("--dataset", "digits", "--arch", "linear", "--scenario", "class", "--key", "0", "--seeds", "0")
 
 
-def unlearn(*arguments: object, python: Sequence[str] = (), cwd: Path | None = None) -> str:
-    """The errors, or what else is written there, of a command that succeeds."""
-    command = [sys.executable, *python, "-m", "workflows", *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = run(command, cwd, environment)
-    assert result.returncode == 0, result.stderr.splitlines()[-1]
-    return result.stderr
+def succeeded(ended: Ended) -> Ended:
+    assert ended.returncode == 0, ended.stderr.splitlines()[-1]
+    return ended
 
 
 def imported(*arguments: object) -> set[str]:
-    """The packages that a command imports, itself or through others."""
-    lines = unlearn(*arguments, python=["-X", "importtime"]).splitlines()
+    """The packages that a command, in a process of its own, imports, itself or through others."""
+    command = [sys.executable, "-X", "importtime", "-m", "workflows", *arguments]
+    lines = succeeded(run(command, environment={**os.environ, "PYTHONPATH": str(ROOT)})).stderr.splitlines()
     found = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines if line.startswith("import time:")}
     assert "workflows" in found
     return found
@@ -41,7 +38,8 @@ def imported(*arguments: object) -> set[str]:
 def out(tmp_path_factory) -> Path:
     """A grid of one cell."""
     folder = tmp_path_factory.mktemp("light") / "grid"
-    unlearn("grid", *DIGITS, "--methods", "lda,ga", "--epochs", "2", "--local", "--no-tracking", "--out", str(folder))
+    options = ("--methods", "lda,ga", "--epochs", 2, "--local", "--no-tracking", "--out", folder)
+    succeeded(unlearn("grid", *DIGITS, *options))
     return folder
 
 
@@ -69,7 +67,7 @@ def test_verify(tmp_path):
     np.savez(tmp_path / "logits.npz", train_logits=train, test_logits=test)
     (tmp_path / "ids.txt").write_text("3\n14\n15\n")
     options = ("--logits", "logits.npz", "--data", "digits.npz", "--ids", "ids.txt", "--proxy", "lda", "--out", "out")
-    unlearn("forget", *options, cwd=tmp_path)
+    succeeded(unlearn("forget", *options, cwd=tmp_path))
     assert not imported("verify", tmp_path / "out" / "certificate.json") & HEAVY
 
 

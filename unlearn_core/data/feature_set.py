@@ -57,11 +57,11 @@ class FeatureSet(LabelledSet):
             )
 
 
-def load_feature_set(path: str | Path) -> FeatureSet:
+def load_feature_set(path: str | Path, needs_test: bool = True) -> FeatureSet:
     """Read and check a feature set file. Nothing in it is unpickled."""
     path = Path(path)
     name, backbone = named_by(path.stem)
-    return FeatureSet.from_arrays(name, FeatureSet.read_arrays(path), source=str(path), backbone=backbone)
+    return FeatureSet.from_arrays(name, FeatureSet.read_arrays(path, needs_test), source=str(path), backbone=backbone)
 
 
 def save_feature_set(path: str | Path, features: FeatureSet) -> None:

@@ -81,11 +81,11 @@ def _with_own_names(name: str, arrays: Mapping[str, NDArray]) -> dict[str, NDArr
     return found
 
 
-def load_image_file(path: str | Path) -> ImageSet:
+def load_image_file(path: str | Path, needs_test: bool = True) -> ImageSet:
     """Read and check an image file. Nothing in it is unpickled."""
     path = Path(path)
     name, _ = named_by(path.stem)
-    return ImageSet.from_arrays(name, ImageSet.read_arrays(path), source=str(path))
+    return ImageSet.from_arrays(name, ImageSet.read_arrays(path, needs_test), source=str(path))
 
 
 def save_image_file(path: str | Path, images: ImageSet) -> None:

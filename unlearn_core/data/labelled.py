@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unlearn_core.data.mapped import map_npz
-from unlearn_core.data.npz import read_npz
+from unlearn_core.data.npz import npz_names, read_npz
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import PAPER_DATASETS, LabelSpace
 
@@ -30,6 +30,7 @@ class LabelledSet(ABC):
         train_y: (N,) int64 fine labels in 0..C-1; each class occurs.
         superclass: (C,) int64, or None if the data set has none.
         ids: (N,) integers or strings, unique, or None: then the row number is the id.
+        has_test: whether there are test rows; without any, ``test_x`` and ``test_y`` are empty.
     """
 
     KIND: ClassVar[str]
@@ -47,9 +48,10 @@ class LabelledSet(ABC):
     class_names: tuple[str, ...]
     superclass: NDArray[np.int64] | None = None
     ids: NDArray | None = None
+    has_test: bool = True
 
     def __post_init__(self) -> None:
-        for part in PARTS:
+        for part in PARTS if self.has_test else PARTS[:1]:
             x, y = getattr(self, f"{part}_x"), getattr(self, f"{part}_y")
             self._check_rows(f"{self.name}: {part}_{self.ROWS}", x)
             _check_labels(f"{self.name}: {part}_y", y, len(x), len(self.class_names))
@@ -75,6 +77,7 @@ class LabelledSet(ABC):
             source: where the arrays come from, for messages.
             more: attributes that are no arrays.
         """
+        arrays, has_test = _with_test(arrays), "test_y" in arrays
         train_y, test_y = (_as_labels(f"{source}: {part}", arrays[part]) for part in ("train_y", "test_y"))
         superclass = arrays.get("superclass")
         if "class_names" in arrays:
@@ -102,6 +105,7 @@ class LabelledSet(ABC):
             class_names=class_names,
             superclass=None if superclass is None else _as_labels(f"{source}: superclass", superclass),
             ids=arrays.get("ids"),
+            has_test=has_test,
             **more,
         )
 
@@ -112,16 +116,17 @@ class LabelledSet(ABC):
         found = object.__new__(cls)
         given = arrays.get("class_names")
         counted = int(arrays["train_y"].max()) + 1 if given is None else len(given)
-        superclass = arrays.get("superclass")
+        superclass, train_x = arrays.get("superclass"), arrays[f"train_{cls.ROWS}"]
         values = {
             "name": name,
-            "train_x": arrays[f"train_{cls.ROWS}"],
+            "train_x": train_x,
             "train_y": arrays["train_y"],
-            "test_x": arrays[f"test_{cls.ROWS}"],
-            "test_y": arrays["test_y"].astype(np.int64),
+            "test_x": arrays.get(f"test_{cls.ROWS}", train_x[:0]),
+            "test_y": arrays.get("test_y", arrays["train_y"][:0]).astype(np.int64),
             "class_names": tuple(str(one) for one in (range(counted) if given is None else given)),
             "superclass": None if superclass is None else superclass.astype(np.int64),
             "ids": arrays.get("ids"),
+            "has_test": "test_y" in arrays,
         }
         for field, value in values.items():
             object.__setattr__(found, field, value)
@@ -133,11 +138,17 @@ class LabelledSet(ABC):
         return map_npz(path, (f"train_{cls.ROWS}", "train_y", f"test_{cls.ROWS}", "test_y", *OPTIONAL))
 
     @classmethod
-    def read_arrays(cls, path: Path) -> dict[str, NDArray]:
-        """The arrays of a file, named as ``from_arrays`` wants them. Nothing is unpickled."""
-        required = (f"train_{cls.ROWS}", "train_y", f"test_{cls.ROWS}", "test_y")
-        arrays = read_npz(path, cls.KIND, required, OPTIONAL, writer=f"numpy.savez or {cls.WRITER}")
-        for part in PARTS:
+    def read_arrays(cls, path: Path, needs_test: bool = True) -> dict[str, NDArray]:
+        """The arrays of a file, named as ``from_arrays`` wants them. Nothing is unpickled.
+
+        Args:
+            needs_test: whether a file without test rows, and without their labels, is refused.
+        """
+        train, test = (f"train_{cls.ROWS}", "train_y"), (f"test_{cls.ROWS}", "test_y")
+        has_test = needs_test or bool(set(test) & npz_names(path))  # one of the two calls for the other
+        required, optional = (*train, *test) if has_test else train, OPTIONAL if has_test else (*test, *OPTIONAL)
+        arrays = read_npz(path, cls.KIND, required, optional, writer=f"numpy.savez or {cls.WRITER}")
+        for part in PARTS if has_test else PARTS[:1]:
             arrays[f"{part}_x"] = arrays.pop(f"{part}_{cls.ROWS}")
         return arrays
 
@@ -146,10 +157,10 @@ class LabelledSet(ABC):
         arrays: dict[str, NDArray] = {
             f"train_{self.ROWS}": self.train_x,
             "train_y": self.train_y,
-            f"test_{self.ROWS}": self.test_x,
-            "test_y": self.test_y,
             "class_names": np.asarray(self.class_names),
         }
+        if self.has_test:
+            arrays |= {f"test_{self.ROWS}": self.test_x, "test_y": self.test_y}
         for name in ("superclass", "ids"):
             if (value := getattr(self, name)) is not None:
                 arrays[name] = value
@@ -230,6 +241,13 @@ def fingerprint(data: LabelledSet) -> str:
             digest.update(np.ascontiguousarray(value).data)
     digest.update("\0".join(data.class_names).encode())
     return digest.hexdigest()
+
+
+def _with_test(arrays: Mapping[str, NDArray]) -> Mapping[str, NDArray]:
+    """The arrays, with empty test rows if there are none."""
+    if "test_y" in arrays:
+        return arrays
+    return {**arrays, "test_x": arrays["train_x"][:0], "test_y": arrays["train_y"][:0]}
 
 
 def _as_labels(what: str, values: NDArray) -> NDArray[np.int64]:

@@ -58,10 +58,18 @@ def read_npz(
             )
         if absent := [name for name in required if name not in names]:
             raise BadInput(f"{path}: array {absent[0]!r} is missing; {a_kind} needs {', '.join(required)}")
-        _check_memory([members[name] for name in names], path)
+        check_memory([members[name] for name in names], path)
         for name in names:
             _check_header(opened, members[name], name, path)
         return {name: _read_array(opened, members[name], name, path) for name in names}
+
+
+def npz_names(path: Path) -> set[str]:
+    """The names of a file's arrays; none if it is no archive, which reading it will say."""
+    if not zipfile.is_zipfile(path):
+        return set()
+    with opened_zip(path) as archive:
+        return {name.removesuffix(".npy") for name in archive.namelist()}
 
 
 @contextmanager
@@ -89,7 +97,7 @@ def _members(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]
     return found
 
 
-def _check_memory(members: Sequence[zipfile.ZipInfo], path: Path) -> None:
+def check_memory(members: Sequence[zipfile.ZipInfo], path: Path) -> None:
     """Refuse what would inflate to many times its size, or would not fit into this machine."""
     size = sum(member.file_size for member in members)
     stored = sum(member.compress_size for member in members)

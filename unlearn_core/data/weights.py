@@ -12,8 +12,8 @@ import pickle
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
 from types import MappingProxyType
@@ -33,8 +33,10 @@ HUB_FILE = "model.safetensors"
 CONNECT_SECONDS = 5.0
 WRAPPERS = ("state_dict", "model")
 """Entries of a training checkpoint that may hold the weights."""
-PARALLEL = "module."
-"""What ``DataParallel`` puts before every name."""
+PREFIXES = ("module.", "_orig_mod.", "model.")
+"""What ``DataParallel``, ``torch.compile`` and a Lightning module put before every name."""
+SETTINGS = ("pytorch-lightning_version", "hparams_name", "hyper_parameters")
+"""Entries beside the weights that Lightning needs to load a checkpoint, and that are no more than what was asked for."""
 TENSORS_ONLY = "save it again with torch.save(model.state_dict(), FILE) or as safetensors"
 
 
@@ -126,30 +128,41 @@ def find_weights(name: str, given: Path | None, data_root: Path, download: bool)
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """The weights of a file, and what surrounded them there.
+    """The weights of a file under the names that it has for them, and what surrounded them there.
 
     Attributes:
-        state: by the network's own names.
         wrapper: the entry that held the weights, or None.
-        prefix: what ``DataParallel`` put before each name, or nothing.
-        dropped: entries beside the weights. They are never written: an optimiser's state has seen the data.
+        settings: entries beside the weights that are written again: plain numbers and texts under a name of ``SETTINGS``.
+        dropped: the other entries. They are never written: an optimiser's state has seen the data.
     """
 
     state: dict[str, torch.Tensor]
-    wrapper: str | None
-    prefix: str
-    dropped: tuple[str, ...]
+    wrapper: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
 
 
 def load_weights(path: Path) -> dict[str, torch.Tensor]:
-    """The named tensors of a safetensors file or a PyTorch state dict, by the network's own names."""
-    return read_checkpoint(path).state
+    """The named tensors of a safetensors file or a PyTorch state dict, without what wrappers put before every name."""
+    tensors = read_checkpoint(path).state
+    prefix = stripped_prefixes(tensors)[-1]
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+
+
+def stripped_prefixes(names: Iterable[str]) -> list[str]:
+    """What wrappers may have put before every one of these names: nothing, then one prefix, then two."""
+    names, found = list(names), [""]
+    while names and (
+        more := next((one for one in PREFIXES if all(name.startswith(found[-1] + one) for name in names)), "")
+    ):
+        found.append(found[-1] + more)
+    return found
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a safetensors file or a PyTorch state dict, also one level down or with a ``module.`` prefix.
+    """Read a safetensors file or a PyTorch state dict, also one level down, as training checkpoints have it.
 
-    A pickle of anything but tensors is refused, and never run.
+    A pickle of anything but tensors and plain values is refused, and never run.
     """
     import torch
 
@@ -163,19 +176,28 @@ def read_checkpoint(path: Path) -> Checkpoint:
         state = _read_state_dict(path)
     else:
         raise BadInput(f"{path} is neither safetensors nor a PyTorch state dict; {TENSORS_ONLY}")
-    wrapper, dropped = None, ()
+    wrapper, settings, dropped = None, {}, ()
     if isinstance(state, Mapping):
         wrapper = next((name for name in WRAPPERS if isinstance(state.get(name), Mapping)), None)
     if wrapper is not None:
-        dropped = tuple(str(name) for name in state if name != wrapper)
+        settings = {name: state[name] for name in SETTINGS if name in state and _is_plain(state[name])}
+        dropped = tuple(str(name) for name in state if name != wrapper and name not in settings)
         state = state[wrapper]
     if not isinstance(state, Mapping) or not state:
         raise BadInput(f"{path} holds no named tensors but a {type(state).__name__}; {TENSORS_ONLY}")
     for key, value in state.items():
         if not isinstance(key, str) or not isinstance(value, torch.Tensor):
             raise BadInput(f"{path}: entry {key!r} has type {type(value).__name__}, not Tensor; {TENSORS_ONLY}")
-    prefix = PARALLEL if all(key.startswith(PARALLEL) for key in state) else ""
-    return Checkpoint({key.removeprefix(prefix): value for key, value in state.items()}, wrapper, prefix, dropped)
+    return Checkpoint(dict(state), wrapper, settings, dropped)
+
+
+def _is_plain(value: object) -> bool:
+    """Numbers, texts, and dicts and lists of them."""
+    if isinstance(value, dict):
+        return all(isinstance(name, str) and _is_plain(one) for name, one in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def is_safetensors(path: Path) -> bool:

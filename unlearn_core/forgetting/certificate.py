@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unlearn_core.errors import BadInput, first_line
+from unlearn_core.forgetting.envelope import ENVELOPE_NAME, Envelope, in_toto_statement, is_envelope
 from unlearn_core.forgetting.keys import Signature, check_private_key, is_weak, read_public_key, sign
 from unlearn_core.records import without_nonfinite
 
@@ -33,6 +34,12 @@ VERSION = 1
 FILE_NAME = "certificate.json"
 PAGE_NAME = "certificate.html"
 MAX_BYTES = 1 << 26
+
+UNLEARNED = "unlearned"
+NOT_UNLEARNED = "not unlearned"
+"""Something was asked for, and not enough of it was achieved."""
+NOTHING = "nothing to unlearn"
+"""The request itself asks for nothing."""
 
 
 @dataclass(frozen=True)
@@ -150,14 +157,20 @@ def _read(path: Path) -> bytes:
 
 
 def _parse(text: bytes, path: Path) -> Certificate:
+    """From the document of a certificate, or from the statement within an envelope."""
     try:
         document = json.loads(text, parse_constant=_refuse_constant)
+        if is_envelope(document):
+            statement = json.loads(Envelope.read(text, path).payload, parse_constant=_refuse_constant)
+            document = {"certificate": statement["predicate"], "signature": None}
         content = document["certificate"]
         known = content["format"] == FORMAT
         signature = None if document["signature"] is None else Signature.from_entry(document["signature"])
         certificate = Certificate(content, signature)
         _ = certificate.files, certificate.digest
     except (ValueError, KeyError, TypeError, RecursionError) as error:
+        if isinstance(error, BadInput):
+            raise
         said = f"{type(error).__name__}: {first_line(error)}"
         raise BadInput(f"{path} is no certificate ({said}); it may be damaged") from error
     version = content.get("version")
@@ -219,13 +232,18 @@ def verify_certificate(
         roles = ", ".join(file.role for file in files) or "no files"
         raise BadInput(f"the certificate names no file {unknown[0]!r}; it names {roles}")
     required = require_signature or expected is not None
-    checks = [
-        _check_document(text, certificate),
-        _check_signature(certificate, required)
-        if expected is None
-        else _check_signer(certificate, expected, public_key),
-        _check_complete(certificate),
-    ]
+    if is_envelope(json.loads(text)):
+        if expected is None or public_key is None:
+            raise BadInput(f"{path} is an envelope, which holds no key; give the signer's as --public-key")
+        checks = _check_envelope(Envelope.read(text, path), certificate, expected, public_key)
+    else:
+        signed = (
+            _check_signature(certificate, required)
+            if expected is None
+            else _check_signer(certificate, expected, public_key)
+        )
+        checks = [_check_document(text, certificate), signed, *_check_beside(certificate, path.parent)]
+    checks.append(_check_complete(certificate))
     return checks + [_check_file(file, path.parent, elsewhere.get(file.role)) for file in files]
 
 
@@ -276,14 +294,44 @@ def _check_signer(certificate: Certificate, expected: bytes, public_key: Path | 
     return Check("signature", Found.HOLDS, f"by the key {shown}, which is that of {public_key}")
 
 
+def _check_envelope(envelope: Envelope, certificate: Certificate, expected: bytes, public_key: Path) -> list[Check]:
+    """The statement must be, to the byte, that of its certificate, and signed by the key that was given."""
+    whole = envelope.payload == in_toto_statement(certificate.content)
+    said = "digest" if whole else "the statement is not that of its own certificate, whose digest is"
+    signed = envelope.is_signed_by(expected)
+    by = f"{'' if signed else 'not '}by the key {expected.hex()}, which is that of {public_key}"
+    return [
+        Check("certificate", Found.HOLDS if whole else Found.FAILED, f"{said} {certificate.digest}"),
+        Check("signature", Found.HOLDS if signed else Found.FAILED, by),
+    ]
+
+
+def _check_beside(certificate: Certificate, folder: Path) -> list[Check]:
+    """An envelope beside the certificate must say the same, by the same key."""
+    place = folder / ENVELOPE_NAME
+    if not place.is_file():
+        return []
+    try:
+        envelope = Envelope.read(_read(place), place)
+    except BadInput as error:
+        return [Check("envelope", Found.FAILED, str(error))]
+    if envelope.payload != in_toto_statement(certificate.content):
+        return [Check("envelope", Found.FAILED, f"{place} is of another certificate")]
+    if certificate.signature is None or not envelope.is_signed_by(certificate.signature.public_key):
+        return [Check("envelope", Found.FAILED, f"{place} is not signed by the key of the certificate")]
+    return [Check("envelope", Found.HOLDS, f"{place} says the same, by the same key")]
+
+
 def _check_complete(certificate: Certificate) -> Check:
     """The list of files must name what went in and, if something was unlearned, what came out: each once."""
     content, counted = certificate.content, Counter(file.role for file in certificate.files)
     try:
         black_box = content["model"]["kind"] == "black box"
         needed = {"logits" if black_box else "model", "data", "request"}
-        if content["outcome"] == "unlearned":
+        if content["outcome"] == UNLEARNED:
             needed.add("processor" if content["finalizer"]["name"] == "none" else "unlearned")
+        elif content["outcome"] not in (NOT_UNLEARNED, NOTHING):
+            return Check("files", Found.FAILED, f"nobody knows which the outcome {content['outcome']!r} has")
     except (KeyError, TypeError):
         return Check(
             "files", Found.FAILED, "the certificate does not say what came of which model, so nobody knows which"

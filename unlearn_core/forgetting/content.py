@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -14,18 +14,26 @@ from typing import Any
 
 import numpy as np
 
+from unlearn_core import methods
 from unlearn_core.audit.stein import ALPHAS, min_queries
 from unlearn_core.closeness import Closeness
 from unlearn_core.finalize import Finalized
-from unlearn_core.forgetting.certificate import Certificate, arrays_sha256, state_sha256
-from unlearn_core.forgetting.measure import Measured, Posteriors, Retrained
+from unlearn_core.forgetting.certificate import (
+    NOT_UNLEARNED,
+    NOTHING,
+    UNLEARNED,
+    Certificate,
+    arrays_sha256,
+    state_sha256,
+)
+from unlearn_core.forgetting.judgement import REQUIRED, Judgement, Progress
+from unlearn_core.forgetting.measure import Attacks, Measured, Posteriors, Retrained, attack_entry
 from unlearn_core.forgetting.plan import Plan, Weighed
 from unlearn_core.forgetting.request import NewRows
+from unlearn_core.forgetting.subject import Subject
 from unlearn_core.nets.stack import NetworkStack
 from unlearn_core.request_kind import Verdict
 
-UNLEARNED = "unlearned"
-NOTHING = "nothing to unlearn"
 SOFTWARE: tuple[str, ...] = ("unlearn-grid", "torch", "numpy", "scipy", "safetensors")
 STEIN_RANGE: tuple[float, ...] = (0.001, 0.01, 0.05, 0.1, 0.5, 1.0)
 NOT_GUARANTEED: tuple[str, ...] = (
@@ -34,16 +42,35 @@ NOT_GUARANTEED: tuple[str, ...] = (
     "it comes, is known only where one was made (see 'retrain'); without one there is an estimate at best.",
     "Differential privacy, or any bound for an attacker who reads probabilities or weights. Stein's bound is for one "
     "who sees labels drawn from the model's posterior at records drawn at random.",
-    "That the records cannot be reconstructed or recognised as members. No attack was run against this model.",
+    "That the records cannot be reconstructed or recognised as members. The loss attack in it is a weak one, and what it "
+    "finds means something only beside a retrain's; no other was run.",
     "Anything about features: a backbone, tokenizer or preprocessing that has seen the records still has.",
     "That the records are gone from backups, logs, caches, the data file itself, earlier copies of the model or "
     "models distilled "
     "from it.",
     "That data, labels and request are the true ones. The hashes say which files were used, not who asked.",
 )
-NOTHING_DONE = (
-    "That the records had no influence on the model. No proxy saw an influence that it could take out, and the "
-    "model is unchanged."
+BY_OUTCOME: Mapping[str, tuple[str, ...]] = {
+    UNLEARNED: (),
+    NOTHING: (
+        "That the records had no influence on the model. No proxy saw an influence that it could take out, and the "
+        "model is unchanged.",
+    ),
+    NOT_UNLEARNED: ("That the records were unlearned: by the rule under 'verdict' they were not.",),
+}
+ATTACK = (
+    "the probability that the model is surer of a record than of a held-out row of its class: 0.5 is chance, and the "
+    "distance from it counts on both sides, for records that were pushed too far stand out again"
+)
+LEAST_SKILL = 0.1
+"""Of a base model, beyond guessing the largest class; below it something is wrong with what was given."""
+VACUOUS = (
+    "1 by construction: on the records P is the network itself, so that the whole signal is admissible whatever P_r says; "
+    "that vouches for nothing"
+)
+NO_HELDOUT = (
+    "Anything about rows that the model was not trained on: none were given. So it is not said what the request changes "
+    "there, no attack compares the records with such rows, and there is no estimate of how close to a retrain it comes."
 )
 
 
@@ -85,7 +112,8 @@ class Outcome:
     """What the model says now, or with finalizer ``none`` the logit processor."""
     measured: Measured
     net: NetworkStack | None
-    """The unlearned network; None if the network was left as it is."""
+    """What was made of the network; None if it was left as it is."""
+    judgement: Judgement
     retrained: Retrained | None = None
     closeness: Predicted | None = None
     """How close to a retrain it is, as far as that can be known without one; None without a prepared state."""
@@ -94,7 +122,7 @@ class Outcome:
 
     @property
     def unlearned(self) -> bool:
-        return self.net is not None or self.processed
+        return self.judgement.unlearned
 
     @property
     def processed(self) -> bool:
@@ -102,7 +130,7 @@ class Outcome:
         return self.finalized is not None and self.plan.settings.finalizer == "none"
 
     def deployed(self, last: NetworkStack | None) -> NetworkStack | None:
-        """The network to use from now on: the unlearned one, the base within a processor, or the one that was in use.
+        """The network to use from now on: what was made of it, the base within a processor, or the one that was in use.
 
         Args:
             last: what the last request left; None where there was none.
@@ -113,7 +141,13 @@ class Outcome:
 
     @property
     def reason(self) -> str:
-        return self.plan.choice.reason if self.unlearned or self.finalized is None else self.finalized.ended
+        """Why it is what it is: of what was unlearned, why by this method."""
+        return self.plan.choice.reason if self.unlearned else self.judgement.why
+
+    @property
+    def warnings(self) -> list[str]:
+        """What makes one doubt that the model, the data and the labels belong together."""
+        return [*_near_chance(self.plan.subject), *_probabilities(self.plan.subject)]
 
 
 def make_certificate(outcome: Outcome, described: Described, history: Sequence[dict[str, Any]]) -> Certificate:
@@ -121,8 +155,10 @@ def make_certificate(outcome: Outcome, described: Described, history: Sequence[d
     plan = outcome.plan
     return Certificate.of(
         {
-            "outcome": UNLEARNED if outcome.unlearned else NOTHING,
+            "outcome": outcome.judgement.outcome,
             "reason": outcome.reason,
+            "verdict": _verdict(outcome.judgement),
+            "warnings": outcome.warnings,
             "made": _made(plan.settings.seed),
             "model": _model(outcome, described),
             "data": _data(plan),
@@ -133,12 +169,17 @@ def make_certificate(outcome: Outcome, described: Described, history: Sequence[d
             "finalizer": _finalizer(outcome),
             "divergence": _divergence(outcome),
             "accuracy": {when: dataclasses.asdict(getattr(outcome.measured, when)) for when in ("before", "after")},
+            "attack": _attack(outcome.measured.attacks),
             "stein": stein_range(plan.n_forget),
             "closeness": None if outcome.closeness is None else _closeness(outcome.closeness),
             "prepared": outcome.prepared,
             "retrain": None if outcome.retrained is None else outcome.retrained.entry(plan.n_forget),
             "history": list(history),
-            "not_guaranteed": [*(() if outcome.unlearned else (NOTHING_DONE,)), *NOT_GUARANTEED],
+            "not_guaranteed": [
+                *BY_OUTCOME[outcome.judgement.outcome],
+                *(() if plan.subject.problem.heldout is not None else (NO_HELDOUT,)),
+                *NOT_GUARANTEED,
+            ],
             "files": [],
         }
     )
@@ -154,6 +195,58 @@ def stein_range(n_forget: int) -> dict[str, Any]:
             f"at_{a:g}": (1 - 2 * a) * math.log((1 - a) / a) / n_forget for a in ALPHAS
         },
     }
+
+
+def _verdict(judgement: Judgement) -> dict[str, Any] | None:
+    """What was asked for and achieved on the records; None if there was nothing to judge."""
+    if judgement.rule is None:
+        return None
+
+    def entry(progress: Progress | None) -> dict[str, Any] | None:
+        if progress is None:
+            return None
+        return {**dataclasses.asdict(progress), "share": progress.share}
+
+    return {
+        "rule": judgement.rule,
+        "required": REQUIRED,
+        "why": judgement.why,
+        "records": entry(judgement.records),
+        "all_records": entry(judgement.all_records),
+        "losses": None if judgement.losses is None else dataclasses.asdict(judgement.losses),
+    }
+
+
+def _attack(attacks: Attacks | None) -> dict[str, Any]:
+    if attacks is None:
+        return {"what": ATTACK, "why": "no attack was run: there are no held-out rows of the records' classes"}
+    return {
+        "what": ATTACK,
+        "n_records": attacks.n_records,
+        "n_heldout": attacks.n_heldout,
+        "by_chance": attacks.before.chance,
+        "before": attack_entry(attacks.before),
+        "after": attack_entry(attacks.after),
+    }
+
+
+def _near_chance(subject: Subject) -> Iterator[str]:
+    right = float((subject.train.log_base.argmax(axis=1) == subject.labels).mean())
+    guessed = float(subject.problem.class_counts.max() / subject.problem.class_counts.sum())
+    if right - guessed < LEAST_SKILL * (1 - guessed):
+        yield (
+            f"the base is right on {100 * right:.1f} % of the training rows, and guessing the largest class on "
+            f"{100 * guessed:.1f} %: labels, the order of classes or features may not be those that it was trained on"
+        )
+
+
+def _probabilities(subject: Subject) -> Iterator[str]:
+    logits = subject.train.base_logits
+    if logits.min() >= 0 and logits.max() <= 1 and np.allclose(logits.sum(axis=1), 1, atol=1e-3):
+        yield (
+            "the logits look like probabilities: each row lies in [0, 1] and sums to 1; give what goes into the softmax, or "
+            "the logarithms"
+        )
 
 
 def _made(seed: int) -> dict[str, Any]:
@@ -261,7 +354,7 @@ def _proxy(plan: Plan) -> dict[str, Any]:
         "shrinkage": settings.shrinkage,
         "cap": None if chosen is None else settings.cap_of(chosen.target.method),
         "eta_max": None if chosen is None else chosen.search.eta_max,
-        "eta_reason": None if chosen is None else chosen.search.reason,
+        "eta_reason": None if chosen is None else eta_reason(chosen),
         "admissible": None if chosen is None else chosen.search.admissible,
         "kl_net_proxy_before": None if chosen is None else chosen.kl_before,
         "kl_net_proxy_after": None if chosen is None else chosen.kl_after,
@@ -271,12 +364,18 @@ def _proxy(plan: Plan) -> dict[str, Any]:
     }
 
 
+def eta_reason(weighed: Weighed) -> str:
+    """Why eta is what it is, and where that says nothing of the proxy, that."""
+    vacuous = weighed.search.admissible and methods.find_proxy(weighed.target.method).vacuous
+    return VACUOUS if vacuous else weighed.search.reason
+
+
 def _candidate(weighed: Weighed) -> dict[str, Any]:
     return {
         "method": weighed.target.method,
         "admissible": weighed.search.admissible,
         "eta_max": weighed.search.eta_max,
-        "reason": weighed.search.reason,
+        "reason": eta_reason(weighed),
         "kl_net_proxy_before": weighed.kl_before,
         "kl_net_proxy_after": weighed.kl_after,
         "loss": weighed.candidate.loss,
@@ -291,6 +390,7 @@ def _finalizer(outcome: Outcome) -> dict[str, Any]:
     return entry | {
         "ended": done.ended,
         "scores": list(done.scores),
+        "attacks": list(done.attacks),
         "best_epoch": done.best_epoch,
         "stopping": dataclasses.asdict(settings.stopping) if done.watched else None,
         "watched": None if done.watched is None else dataclasses.asdict(done.watched),

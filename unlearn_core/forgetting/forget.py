@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
-from unlearn_core.auto import AUTO
+from unlearn_core.auto import AUTO, DEFAULT_BUDGET
 from unlearn_core.errors import BadInput
 from unlearn_core.finalize import LogitProcessor
 from unlearn_core.forgetting.certificate import Certificate
@@ -59,6 +59,7 @@ class Forgotten:
             unlearn, or a proxy of training points was asked for by name.
         deployed: the network to use from now on; None for a black box.
         ledger: as it stands afterwards; None without one.
+        withheld: why nothing was delivered or entered into the ledger: it was not unlearned. ``model`` is what was made.
     """
 
     model: Any
@@ -67,6 +68,7 @@ class Forgotten:
     outcome: Outcome
     deployed: NetworkStack | None
     ledger: Ledger | None
+    withheld: str | None = None
 
 
 Deliver = Callable[[Forgotten], Certificate]
@@ -93,8 +95,10 @@ def forget(
     stopping: Stopping | None = None,
     lr: float | None = None,
     batch_size: int | None = None,
+    budget: float = DEFAULT_BUDGET,
     ledger: str | Path | None = None,
     max_drop: float = math.inf,
+    force: bool = False,
     retrain: RetrainSettings | None = None,
     prepared: PreparedState | str | Path | None = None,
     observer: Observer | None = None,
@@ -120,8 +124,10 @@ def forget(
         stopping: when the distillation ends.
         lr: of the distillation; by default 1e-3, 1e-4, 1e-5 are tried while each improves.
         batch_size: of the distillation; by default by the request's size.
+        budget: the share of a retrain's cost within which ``auto`` chooses on a prepared state.
         ledger: a folder that remembers earlier requests on this model.
         max_drop: refuse a model that loses more points of retained accuracy.
+        force: deliver it though it was not unlearned; a ledger does not take it all the same.
         retrain: also retrain from scratch and certify the distance; needs a model that can be built anew.
         prepared: what ``prepare`` made of this model and these data, or its folder. The request then reads its own rows and
             a few others: features, labels and inputs may be memory maps of any length, and are not checked again.
@@ -137,6 +143,7 @@ def forget(
         seed=seed,
         lr=lr,
         batch_size=batch_size,
+        budget=budget,
         stopping=stopping or Stopping(),
     )
     hear = observer or Observer()
@@ -160,12 +167,13 @@ def forget(
     hear.carried_out(outcome)
     if made := request.prepared_for_it:
         hear.prepared(made)
-    if outcome.measured.drop > max_drop:
+    withheld = _why_withheld(outcome, force, request.ledger)
+    if withheld is None and outcome.measured.drop > max_drop:
         raise BadInput(
             f"retained accuracy fell by {outcome.measured.drop:.2f} points, beyond --max-drop {max_drop:g}; try another "
             "--method or --finalizer, or write the model all the same with --force"
         )
-    if retrain is not None:
+    if retrain is not None and withheld is None:
         if request.blueprint is None:
             raise BadInput("a retrain needs a model that can be built anew: an architecture by name, or a function")
         hear.retraining(retrain)
@@ -180,12 +188,25 @@ def forget(
         outcome,
         deployed,
         request.ledger,
+        withheld,
     )
+    if withheld is not None:
+        return result
     if deliver is not None:
         result = replace(result, certificate=deliver(result))
     if request.ledger is None:
         return result
     return replace(result, ledger=request.record(outcome, result.certificate))
+
+
+def _why_withheld(outcome: Outcome, force: bool, ledger: Ledger | None) -> str | None:
+    """None if the results may be written; with a ledger they may not be, which would count the records as forgotten."""
+    if not outcome.judgement.failed or (force and ledger is None):
+        return None
+    remedy = "try another --method or --finalizer, or more --epochs"
+    if ledger is not None:
+        return f"{outcome.judgement.why}; a ledger takes only what was unlearned: {remedy}"
+    return f"{outcome.judgement.why}; {remedy}, or write it all the same with --force"
 
 
 def _like(model: Model, net: NetworkStack | None, unchanged: bool) -> nn.Module | NetworkStack | None:

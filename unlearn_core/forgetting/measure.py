@@ -13,8 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from unlearn_core.audit.divergence import log_probabilities, mean_kl
+from unlearn_core.audit.membership import Attack, Matched, threshold_attack
 from unlearn_core.audit.stein import stein_block
 from unlearn_core.errors import BadInput
+from unlearn_core.forgetting.judgement import Losses
 from unlearn_core.forgetting.plan import Plan
 from unlearn_core.forgetting.subject import Subject
 from unlearn_core.nets.make import Blueprint
@@ -54,6 +56,16 @@ class Accuracy:
     heldout: float | None
 
 
+@dataclass(frozen=True)
+class Attacks:
+    """A loss attack on the records by the base and by the unlearned model, beside held-out rows of their classes."""
+
+    n_records: int
+    n_heldout: int
+    before: Attack
+    after: Attack
+
+
 @dataclass(frozen=True, eq=False)
 class Measured:
     """A model beside the base and beside the target that it was made for."""
@@ -66,6 +78,8 @@ class Measured:
     """KL(target||unlearned): what the finalizer left undone; None for a method without a target."""
     planned: Change | None
     """KL(base||target): how much the request should change what the model says; None if it changes nothing."""
+    attacks: Attacks | None = None
+    """None if there are no held-out rows of the records' classes to tell them from."""
 
     @property
     def drop(self) -> float:
@@ -110,14 +124,45 @@ def planned_change(plan: Plan) -> Change | None:
     return divergence(plan, base_posteriors(plan.subject), target_posteriors(plan))
 
 
+def _matched(plan: Plan, records: NDArray[np.bool_]) -> Matched | None:
+    """Held-out rows of the classes of some of the subject's rows; None if there are none."""
+    heldout = plan.subject.problem.heldout
+    return None if heldout is None else Matched.to(plan.subject.labels[records], heldout.labels)
+
+
+def attack(plan: Plan, model: Posteriors, matched: Matched | None) -> Attack | None:
+    """How well the loss tells the forgotten records from held-out rows of their classes; None if there are none."""
+    if matched is None or model.heldout is None:
+        return None
+    rows = np.flatnonzero(plan.forget)
+    records = model.train[rows, plan.subject.labels[rows]]
+    return threshold_attack(records, matched.of(model.heldout), matched.weights)
+
+
+def compare_losses(plan: Plan, unlearned: Posteriors, like_heldout: bool) -> Losses:
+    """The losses of this request's records before and after, beside held-out rows if the records are like them."""
+    rows, base = np.flatnonzero(plan.new), base_posteriors(plan.subject)
+    labels = plan.subject.labels[rows]
+    before, after = (-model.train[rows, labels] for model in (base, unlearned))
+    matched = _matched(plan, plan.new) if like_heldout else None
+    if matched is None or base.heldout is None:
+        return Losses.of(before, after)
+    return Losses.of(before, after, -matched.of(base.heldout), matched.weights)
+
+
 def measure(plan: Plan, unlearned: Posteriors) -> Measured:
     base, target = base_posteriors(plan.subject), target_posteriors(plan)
+    matched = _matched(plan, plan.forget)
+    before, after = (attack(plan, model, matched) for model in (base, unlearned))
     return Measured(
         before=_accuracy(plan, base),
         after=_accuracy(plan, unlearned),
         from_base=divergence(plan, base, unlearned),
         from_target=None if plan.target is None and plan.choice.method else divergence(plan, target, unlearned),
         planned=None if plan.target is None else divergence(plan, base, target),
+        attacks=None
+        if matched is None or before is None or after is None
+        else Attacks(plan.n_forget, len(matched.rows), before, after),
     )
 
 
@@ -128,6 +173,11 @@ def _accuracy(plan: Plan, model: Posteriors) -> Accuracy:
     if heldout is not None and model.heldout is not None:
         on_heldout = float((model.heldout.argmax(axis=1) == heldout.labels).mean())
     return Accuracy(float(right[~plan.forget].mean()), float(right[plan.forget].mean()), on_heldout)
+
+
+def attack_entry(found: Attack) -> dict[str, float]:
+    """As a certificate holds it."""
+    return {"auc": found.auc, "from_chance": found.distance, "balanced_accuracy": found.two_sided_accuracy}
 
 
 @dataclass(frozen=True)
@@ -158,6 +208,8 @@ class RetrainCheck:
     floor: Change
     bound: dict[str, float] | None
     seconds: float
+    attack: Attack | None = None
+    """On the retrain itself: what an attack finds if the records were never there."""
 
     def entry(self, n_forget: int) -> dict[str, Any]:
         """As a certificate holds it, with Stein's bound for the measured divergences."""
@@ -167,6 +219,7 @@ class RetrainCheck:
             "seed": self.seed,
             **scores,
             "kl_retrain_to": models,
+            "attack": None if self.attack is None else attack_entry(self.attack),
             "bound": self.bound,
             "stein": stein_block(scores, n_forget),
             "n_forget": n_forget,
@@ -193,7 +246,7 @@ def check_by_retraining(plan: Plan, unlearned: Posteriors, how: Blueprint, setti
     if settings.lr is not None:
         optimization = dataclasses.replace(optimization, lr=settings.lr)
     epochs = settings.epochs or epochs
-    checks, base = [], base_posteriors(plan.subject)
+    checks, base, matched = [], base_posteriors(plan.subject), _matched(plan, plan.forget)
     for k in range(settings.pairs):
         started = time.perf_counter()
         seed = plan.settings.seed + k
@@ -208,6 +261,7 @@ def check_by_retraining(plan: Plan, unlearned: Posteriors, how: Blueprint, setti
                 **{name: divergence(plan, retrain, model) for name, model in models.items()},
                 bound=None if plan.target is None else plan.target.bound(retrain.train),
                 seconds=time.perf_counter() - started,
+                attack=attack(plan, retrain, matched),
             )
         )
     return Retrained(tuple(checks), optimization, epochs)

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from unlearn_core import methods
+from unlearn_core.audit.divergence import log_probabilities
 from unlearn_core.auto import AUTO, Choice
 from unlearn_core.clock import Stopwatch
 from unlearn_core.closeness import HeldoutPosteriors, class_weights, estimate_network
@@ -22,30 +23,52 @@ from unlearn_core.crossfit import CrossFit
 from unlearn_core.edits.request import EditRequest
 from unlearn_core.errors import BadInput
 from unlearn_core.finalize import Finalized, Lesson, distil_until_done, least_squares
-from unlearn_core.forgetting.certificate import Certificate, state_sha256
+from unlearn_core.forgetting.certificate import NOTHING, Certificate, state_sha256
 from unlearn_core.forgetting.content import Described, Outcome, Predicted
+from unlearn_core.forgetting.judgement import (
+    OF_EDIT,
+    OF_TARGET,
+    OF_TRAINING,
+    Judgement,
+    Progress,
+    judge,
+    made_nothing,
+    nothing_to_unlearn,
+)
 from unlearn_core.forgetting.ledger import Entry, Identity, Ledger
 from unlearn_core.forgetting.measure import (
     Posteriors,
     base_posteriors,
+    compare_losses,
     measure,
     network_posteriors,
     target_posteriors,
 )
 from unlearn_core.forgetting.model_files import LoadedModel
-from unlearn_core.forgetting.opening import Heldout, Model, OpenModel, black_box, open_model, prepared_box, white_box
+from unlearn_core.forgetting.opening import (
+    Heldout,
+    Model,
+    OpenModel,
+    base_and_last,
+    black_box,
+    open_model,
+    prepared_box,
+    white_box,
+)
 from unlearn_core.forgetting.plan import ForgetSettings, Plan, make_plan
 from unlearn_core.forgetting.request import NewRows, RecordList, new_rows
 from unlearn_core.forgetting.state import PreparedState, open_state
 from unlearn_core.forgetting.subject import Subject
 from unlearn_core.methods import Family
-from unlearn_core.nets.make import Blueprint, with_state
+from unlearn_core.nets.make import Blueprint
 from unlearn_core.nets.stack import NetworkStack
-from unlearn_core.preparations import CROSSFIT, MOMENTS, Given, Kept
+from unlearn_core.preparations import CROSSFIT, MOMENTS, PREPARATIONS, Given, Kept, Per
 from unlearn_core.proxies.statistics import Moments, compute_moments
+from unlearn_core.recipes import HEAD_EPOCHS
 from unlearn_core.request_kind import RequestKind, Verdict, Witnesses, kind_of_request
 from unlearn_core.seeding import derive_seed
 from unlearn_core.training import Member, train
+from unlearn_core.within_budget import NEWTON, TRAINING_PAYS, NewtonStep, affordable_epochs, newton_cost
 
 LEAST_STEPS = 400
 """Steps that a retrain cut short should make, in as many epochs as a whole one has at most."""
@@ -86,6 +109,11 @@ class OpenRequest:
         return self.rows.mask[self.subject.problem.train.number]
 
     @property
+    def new(self) -> NDArray[np.bool_]:
+        """Those that no earlier request asked for."""
+        return np.isin(self.subject.problem.train.number, self.rows.new)
+
+    @property
     def blueprint(self) -> Blueprint | None:
         return None if self.opened is None else self.opened.blueprint
 
@@ -101,9 +129,29 @@ class OpenRequest:
         forgotten = None if self.ledger is None else self._forgotten_moments()
         if not len(self.rows.new):
             reason = f"all {len(self.rows.already)} records were forgotten by earlier requests"
-            return Plan(self.subject, self.forget, settings, (), (), Choice(None, reason), None)
+            return Plan(self.subject, self.forget, self.new, settings, (), (), Choice(None, reason), None)
         verdict, can_train_anew = self._verdict(settings), self.blueprint is not None
-        return make_plan(self.subject, self.forget, settings, forgotten, self.arch, verdict, can_train_anew)
+        newton = self._try_newton(settings, verdict)
+        return make_plan(
+            self.subject, self.forget, settings, forgotten, self.arch, verdict, can_train_anew, self.new, newton
+        )
+
+    def _try_newton(self, settings: ForgetSettings, verdict: Verdict | None) -> NewtonStep | None:
+        """What a Newton step on a group comes to, if ``auto`` has too little to spend on training anew."""
+        net, epochs = self.subject.net, HEAD_EPOCHS if self.blueprint is None else self.blueprint.training[1]
+        small = settings.proxy == AUTO and settings.finalizer == "kl" and settings.budget < TRAINING_PAYS
+        if not small or net is None or verdict is None or verdict.kind is not RequestKind.GROUP:
+            return None
+        choice = Choice(NEWTON, "to see what it comes to")
+        tried = self._edit(Plan(self.subject, self.forget, self.new, settings, (), (), choice, None, verdict)).net
+        if tried is None:
+            return None
+        rows, n_rows = self.subject.problem.train.take(np.flatnonzero(self.forget)), self.subject.problem.n_rows
+        before, after = (
+            float((model.logits(0, rows.inputs).argmax(1) == rows.label_tensor).double().mean())
+            for model in (net, tried)
+        )
+        return NewtonStep(newton_cost(len(rows), n_rows, epochs), before - after)
 
     def _verdict(self, settings: ForgetSettings) -> Verdict | None:
         """What kind of request it is; only a prepared state can tell."""
@@ -128,7 +176,7 @@ class OpenRequest:
 
     def _forgotten_moments(self) -> Moments:
         problem = self.subject.problem  # all of D, or a part that holds every row that is forgotten
-        new = np.isin(problem.train.number, self.rows.new)
+        new = self.new
         total, forgotten = self.ledger.moments() if self.ledger else (None, None)
         if total is not None:
             problem.prepared.values[MOMENTS] = total
@@ -155,6 +203,9 @@ class OpenRequest:
             finalized = replace(finalized, net=None, ended=_away_from_a_retrain(predicted))
             net, posteriors = None, network_posteriors(self.subject, start)
             predicted = self._predict(plan, posteriors)
+        judgement = self._judge(plan, finalized, posteriors)
+        if judgement.outcome == NOTHING and net is not None and start is not None:
+            net, posteriors = None, network_posteriors(self.subject, start)
         from_base = self.last is None or plan.settings.finalizer != "kl" or plan.family is not Family.PROXY
         named = "base" if from_base else "the model of the last request"
         start_state = None if self.state is None else self.state.entry()
@@ -165,8 +216,33 @@ class OpenRequest:
             posteriors,
             measure(plan, posteriors),
             net,
+            judgement,
             closeness=predicted,
             prepared=start_state,
+        )
+
+    def _judge(self, plan: Plan, finalized: Finalized | None, model: Posteriors) -> Judgement:
+        """Whether the model says of the records what was asked for."""
+        if finalized is None:
+            return nothing_to_unlearn(plan.choice.reason)
+        edits = plan.family is Family.EDIT
+        rule = OF_TARGET if plan.family is Family.PROXY else OF_EDIT if edits else OF_TRAINING
+        rows = np.flatnonzero(plan.forget)
+        if plan.target is not None:
+            asked = plan.target.log_target[rows]
+        elif finalized.net is not None:  # before its numbers were rounded to those of its file
+            inputs = self.subject.problem.train.inputs
+            logits = finalized.net.logits(0, inputs, torch.from_numpy(rows).to(inputs.device))
+            asked = log_probabilities(logits.cpu().numpy())
+        else:
+            return made_nothing(finalized.ended, rule)
+        base, now, new = self.subject.train.log_base[rows], model.train[rows], plan.new[rows]
+        like_heldout = plan.verdict is None or plan.verdict.kind is not RequestKind.GROUP
+        return judge(
+            rule,
+            Progress.of(asked[new], base[new], now[new]),
+            None if new.all() else Progress.of(asked, base, now),
+            compare_losses(plan, model, like_heldout) if edits else None,
         )
 
     def _predict(self, plan: Plan, unlearned: Posteriors) -> Predicted | None:
@@ -182,7 +258,7 @@ class OpenRequest:
         labels, held_labels = problem.train.labels[rows], state.heldout_labels
         weights = class_weights(labels, held_labels) if verdict.within_classes else None
         heldout = HeldoutPosteriors(state.log_heldout["base"], state.log_heldout["folds"], held_labels, weights)
-        taught = plan.family is Family.PROXY and methods.find_proxy(plan.choice.method or "").prepares == CROSSFIT
+        taught = plan.choice.method is not None and CROSSFIT in methods.prepared_for(plan.choice.method)
         before, after = (
             estimate_network(log_q, log_net[rows], labels, heldout, pupil, plan.settings.seed)
             for log_net, pupil in ((self.subject.train.log_base, False), (unlearned.train, taught))
@@ -206,21 +282,32 @@ class OpenRequest:
         if finalizer == "mse":  # the shift is one of the base's logits, so it is added to the base's last layer
             return Finalized(least_squares(base, 0, rows.inputs, plan.target), "closed form")
         lesson = Lesson(plan.settings.seed, plan.forget, plan.target.log_target)
-        return distil_until_done(start, rows, lesson, *plan.settings.distillation(self.opened.optimization))
+        how = plan.settings.distillation(self.opened.optimization)
+        return distil_until_done(start, rows, lesson, *how, self.subject.problem.heldout)
 
     def _edit(self, plan: Plan) -> Finalized:
         """Change the base's weights in one step, for all rows that are forgotten by now."""
         line, net, problem = methods.find(plan.choice.method or ""), self.subject.net, self.subject.problem
         if net is None or line.family is not Family.EDIT:
             raise BadInput(f"{line.name} needs the network's weights; a black box takes a proxy and the finalizer none")
-        watch = Stopwatch(net.device)
-        start = None
-        if line.prepares is not None:
-            start = self.of_network.get(line.prepares, Given(self.subject.all_rows, self.arch, net))
+        watch, whole = Stopwatch(net.device), self.subject.all_rows
+        prepared = {
+            name: self.of_network.get(name, Given(whole, self.arch, net))
+            if PREPARATIONS[name].per is Per.NETWORK
+            else whole.prepare(name, self.arch)
+            for name in line.prepares
+        }
+        own = None if self.opened is None else self.opened.optimization
+        how = None if own is None else replace(own, lr=line.rate * own.lr)
+        rows = plan.forget
+        if line.reads_d:
+            problem, rows = whole, plan.forget_of_all
+        request = EditRequest(problem, rows, net, 0, prepared, plan.settings.seed, line.schedule, how)
         with watch.running():
-            edited = line.edit(EditRequest(problem, plan.forget, net, 0, start), line.constants)
+            edited = line.edit(request, line.constants)
         without = "it has no answer to this request; another --method may have one"
-        ended = without if edited is None else "in one step, without training"
+        done = "in one step, and some epochs on the records" if line.schedule else "in one step, without training"
+        ended = without if edited is None else done
         return Finalized(edited, ended, seconds=watch.seconds)
 
     def _train_anew(self, plan: Plan) -> Finalized:
@@ -234,14 +321,18 @@ class OpenRequest:
                 "the function that builds it, or choose a proxy"
             )
         recipe, (how, longest) = line.presets["paper"], self.blueprint.training
-        steps = math.ceil((len(rows) - plan.n_forget) / how.batch_size)
-        epochs = min(max(recipe.epochs, math.ceil(LEAST_STEPS / steps)), longest)
-        recipe = replace(recipe, phases=(replace(recipe.phases[0], epochs=epochs),), record_at=())
+        batch = recipe.phases[0].passes[0].batch_size or how.batch_size
+        steps = math.ceil((len(rows) - plan.n_forget) / batch)
+        lasts: float = recipe.epochs
+        if plan.settings.proxy == AUTO:
+            lasts = affordable_epochs(plan.settings.budget, longest, line.name)
+        lasts = min(max(lasts, LEAST_STEPS / steps), longest)
+        recipe = replace(recipe, phases=(replace(recipe.phases[0], epochs=math.ceil(lasts)),), record_at=(lasts,))
         fresh = self.blueprint.fresh(net, rows.inputs[:2], derive_seed(plan.settings.seed, line.name, "weights"))
         member = Member(plan.settings.seed, "unlearn", rows.label_tensor, torch.from_numpy(plan.forget_of_all))
-        seconds = train(fresh, rows.inputs, [member], recipe, replace(how, lr=recipe.rate * how.lr))
+        seconds = train(fresh, rows.inputs, [member], recipe, replace(how, lr=recipe.rate * how.lr), _end)
         fresh.use_batch_statistics(False)
-        return Finalized(fresh, f"{epochs} epochs on what is left, from fresh weights", seconds=seconds)
+        return Finalized(fresh, f"{lasts:.3g} epochs on what is left, from fresh weights", seconds=seconds)
 
     def record(self, outcome: Outcome, certificate: Certificate) -> Ledger:
         """Enter the request into the ledger, once its results are where they belong."""
@@ -270,6 +361,11 @@ class OpenRequest:
             None if base is None else base.state(0),
             left_state,
         )
+
+
+def _end(_epoch: float, _seconds: float) -> bool:
+    """Called where a recipe records: there training ends."""
+    return True
 
 
 def open_request(
@@ -303,12 +399,12 @@ def open_request(
         subject = black_box(model, features, labels, heldout)
     else:
         opened = open_model(model, features if inputs is None else inputs)
-        base, last = _base_and_last(book, opened.net)
+        base, last = base_and_last(book, opened.net)
         if state is None:
             subject = white_box(base, features, labels, inputs, features_from, heldout)
         else:
             state.check_model(state_sha256(base.state(0)))
-            state.check_removed(len(before), n_rows)
+            state.check_removed(before, n_rows)
             subject = prepared_box(base, state, features, labels, inputs, features_from, heldout, rows.mask)
     identity = Identity.of(subject)
     if book is not None:
@@ -317,17 +413,6 @@ def open_request(
     round_to_file = model.as_stored if isinstance(model, LoadedModel) else lambda net: net
     of_network = Kept() if state is None else state.of_network
     return OpenRequest(subject, rows, described, book, identity, last, opened, round_to_file, state, of_network)
-
-
-def _base_and_last(ledger: Ledger | None, given: NetworkStack) -> tuple[NetworkStack, NetworkStack | None]:
-    """The base, and what the last request left of it if there was one. The given network must be either of the two."""
-    if ledger is None or not ledger.exists:
-        return given, None
-    ledger.check_model(given.state(0))
-    base, last = ledger.base_state(), ledger.last_state()
-    if base is None or last is None:
-        return given, None
-    return with_state(given, base), with_state(given, last)
 
 
 def _away_from_a_retrain(predicted: Predicted | None) -> str:

@@ -12,11 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from unlearn_core.errors import BadInput
+from unlearn_core.forgetting.ledger import Identity, Ledger
 from unlearn_core.forgetting.model_files import LoadedModel
 from unlearn_core.forgetting.state import PreparedState, keep_state
 from unlearn_core.forgetting.subject import Labels, LayerFeatures, Subject, black_box_subject, network_subject
 from unlearn_core.nets.heads import HeadStack
-from unlearn_core.nets.make import MODULE_UNLEARNING, Blueprint, NamedBlueprint
+from unlearn_core.nets.make import MODULE_UNLEARNING, Blueprint, NamedBlueprint, with_state
 from unlearn_core.nets.module import ModuleStack
 from unlearn_core.nets.stack import NetworkStack
 from unlearn_core.problem import Problem, Rows, as_inputs
@@ -81,6 +82,7 @@ def prepare(
     features_from: str | None = None,
     heldout: Heldout | None = None,
     sources: tuple[Path, ...] = (),
+    ledger: str | Path | None = None,
 ) -> PreparedState:
     """Compute once, into a folder, what requests on this model start from; ``forget`` takes it as ``prepared``.
 
@@ -88,15 +90,35 @@ def prepare(
         model, features, labels, ids, inputs, features_from, heldout: as in ``forget``. Without held-out rows no request can
             be compared with any, and nothing is said of how close to a retrain it comes.
         sources: the files that all of it came from: as long as they do not change, they need not be read again.
+        ledger: of earlier requests on this model, which may be the base or what the last one left. The state is of the
+            base, which edits start from; fold models and curvature see none of the rows that are forgotten by now.
     """
     opened = open_model(model, features if inputs is None else inputs)
-    subject = white_box(opened.net, features, labels, inputs, features_from, heldout)
+    book = None if ledger is None else Ledger.open(Path(ledger))
+    if book is not None and not book.exists:
+        raise BadInput(f"no ledger at {ledger}: nothing was forgotten yet; leave it out")
+    base, _ = base_and_last(book, opened.net)
+    subject = white_box(base, features, labels, inputs, features_from, heldout)
+    if book is not None:
+        book.check(Identity.of(subject))
     ids = None if ids is None else np.asarray(ids)
     if ids is not None and (len(ids) != len(subject.labels) or len(np.unique(ids)) != len(ids)):
         raise BadInput(
             f"there are {len(subject.labels)} rows and {len(np.unique(ids))} different ids; each needs its own"
         )
-    return keep_state(subject, opened.arch, Path(out), ids, sources)
+    removed = () if book is None else book.forgotten
+    return keep_state(subject, opened.arch, Path(out), ids, sources, removed=removed)
+
+
+def base_and_last(ledger: Ledger | None, given: NetworkStack) -> tuple[NetworkStack, NetworkStack | None]:
+    """The base, and what the last request left of it if there was one. The given network must be either of the two."""
+    if ledger is None or not ledger.exists:
+        return given, None
+    ledger.check_model(given.state(0))
+    base, last = ledger.base_state(), ledger.last_state()
+    if base is None or last is None:
+        return given, None
+    return with_state(given, base), with_state(given, last)
 
 
 def black_box(logits: NDArray, features: NDArray, labels: ArrayLike, heldout: Heldout | None) -> Subject:

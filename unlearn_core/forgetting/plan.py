@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unlearn_core import methods
-from unlearn_core.auto import AUTO, Candidate, Choice, choose_proxy
+from unlearn_core.audit.divergence import mean_kl
+from unlearn_core.auto import AUTO, DEFAULT_BUDGET, Candidate, Choice, choose_proxy
 from unlearn_core.data.splits import checked_mask
 from unlearn_core.errors import BadInput
 from unlearn_core.eta import EtaSearch
 from unlearn_core.finalize import LogitProcessor
+from unlearn_core.forgetting.judgement import LEAST_KL
 from unlearn_core.forgetting.subject import Subject
 from unlearn_core.methods import Family, ProxySettings, Scope
 from unlearn_core.preparations import CROSSFIT, MOMENTS
@@ -22,20 +24,19 @@ from unlearn_core.proxies.covariance import Shrinkage
 from unlearn_core.proxies.request import ForgetRequest
 from unlearn_core.proxies.statistics import Moments
 from unlearn_core.recipes import REQUEST_SCHEDULE, Optimization, Schedule, Stopping
-from unlearn_core.request_kind import RequestKind, Verdict
+from unlearn_core.request_kind import Verdict
 from unlearn_core.target import Target, fit, make_target
+from unlearn_core.within_budget import LINEAR, SHORT, SHORT_SMALL, NewtonStep, choose_within
 
 Mask = NDArray[np.bool_]
 
-SHORT = "short"
-"""A retrain cut short: what is done about a group on a prepared state."""
-FITTING = {RequestKind.WHOLE_CLASS: "truncate", RequestKind.EXCHANGEABLE: "newton", RequestKind.GROUP: SHORT}
-"""What ``auto`` does about each kind of request on a prepared state."""
+CUT_SHORT = (SHORT, SHORT_SMALL)
+"""Retrains cut short: what is done about a group on a prepared state."""
 
 
 def known_methods() -> tuple[str, ...]:
     """What can be asked for by name."""
-    return (*methods.proxies(), *methods.edits(), SHORT)
+    return (*methods.proxies(), *methods.edits(), *CUT_SHORT)
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class ForgetSettings(ProxySettings):
     seed: int = 0
     lr: float | None = None
     batch_size: int | None = None
+    budget: float = DEFAULT_BUDGET
+    """The share of a retrain's cost within which ``auto`` chooses on a prepared state."""
     stopping: Stopping = field(default_factory=Stopping)
 
     def __post_init__(self) -> None:
@@ -63,6 +66,10 @@ class ForgetSettings(ProxySettings):
             )
         if self.lr is not None and not (math.isfinite(self.lr) and self.lr > 0):
             raise BadInput(f"learning rate {self.lr} must be positive; leave it out to have one chosen")
+        if not 0 < self.budget <= 1:
+            raise BadInput(
+                f"budget {self.budget:g} must lie in (0, 1], a share of a retrain's cost; 0.05 is the default"
+            )
         if self.batch_size is not None and self.batch_size < 1:
             raise BadInput(f"batch size {self.batch_size} must be at least 1")
 
@@ -110,12 +117,14 @@ class Plan:
 
     Attributes:
         forget: (N,) every row of the subject's that is to be forgotten, earlier requests' included.
+        new: (N,) those of them that this request is the first to ask for.
         target: None if nothing is to be unlearned, or by a method that has none.
         verdict: what kind of request it is; None if nobody asked.
     """
 
     subject: Subject
     forget: Mask
+    new: Mask
     settings: ForgetSettings
     weighed: tuple[Weighed, ...]
     unusable: tuple[Unusable, ...]
@@ -176,6 +185,8 @@ def make_plan(
     arch: str | None = None,
     verdict: Verdict | None = None,
     can_train_anew: bool = False,
+    new: Mask | None = None,
+    newton: NewtonStep | None = None,
 ) -> Plan:
     """Choose a method and say what the model should become; ``auto`` fits and weighs proxies, or goes by the verdict.
 
@@ -185,15 +196,22 @@ def make_plan(
         arch: of the network, if it has a name.
         verdict: what kind of request it is, if it is known.
         can_train_anew: whether fresh weights can be had.
+        newton: what a Newton step comes to, if one was tried.
+        new: (N,) the rows that no earlier request asked for; None: all of them.
     """
     checked_mask(forget, "the request")
+    new = forget if new is None else new
     asked, why = settings.proxy, "asked for by name"
     if asked == AUTO and verdict is not None and settings.finalizer == "kl":
-        fitting = FITTING.get(verdict.kind, AUTO)
-        if fitting != SHORT or can_train_anew:
-            asked, why = fitting, f"{verdict.kind}: {verdict.why}"
+        fitting = choose_within(verdict.kind, arch == LINEAR, settings.budget, newton)
+        if fitting is not None and (fitting.method not in CUT_SHORT or can_train_anew):
+            asked = fitting.method
+            why = (
+                f"{verdict.kind}: {verdict.why}; within {100 * settings.budget:g} % of a retrain: {fitting.why} (next: "
+                f"{fitting.runner_up}; a larger budget buys {fitting.more})"
+            )
     if asked != AUTO and methods.find(asked).family is not Family.PROXY:
-        return Plan(subject, forget, settings, (), (), Choice(asked, why), None, verdict)
+        return Plan(subject, forget, new, settings, (), (), Choice(asked, why), None, verdict)
     request = ForgetRequest(
         subject.problem,
         forget,
@@ -226,7 +244,10 @@ def make_plan(
     target = next((w.target for w in weighed if w.target.method == choice.method), None)
     if target is None and choice.method is not None:
         target = _target(choice.method, request, settings)
-    return Plan(subject, forget, settings, tuple(weighed), tuple(unusable), choice, target, verdict)
+    if target is not None and (asked_for := mean_kl(target.log_target[new], subject.train.log_base[new])) <= LEAST_KL:
+        why = f"to {target.method} the records matter by {asked_for:.2g} nats, and {LEAST_KL:g} can be measured"
+        choice, target = Choice(None, why), None
+    return Plan(subject, forget, new, settings, tuple(weighed), tuple(unusable), choice, target, verdict)
 
 
 def _target(method: str, request: ForgetRequest, settings: ForgetSettings) -> Target:

@@ -15,7 +15,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +46,7 @@ FILE_NAME = "state.json"
 FORMAT = "unlearn-state"
 VERSION = 1
 PARTS: tuple[str, ...] = (MOMENTS, CROSSFIT, CURVATURE)
-HELDOUT, IDS = "heldout", "ids"
+HELDOUT, IDS, REMOVED = "heldout", "ids", "removed"
 HELDOUT_ROWS = 4096
 """Held-out rows that a request looks at, evenly spread."""
 GROWS = {(CROSSFIT, "log_q"), (CROSSFIT, "folds"), (IDS, "order")}
@@ -54,7 +54,7 @@ GROWS = {(CROSSFIT, "log_q"), (CROSSFIT, "folds"), (IDS, "order")}
 ORDERED = "iuU"
 """Kinds of ids that are found by bisection."""
 MOST_REMOVED = 0.1
-"""The share of D that earlier requests may have removed: what is prepared has seen those rows."""
+"""The share of D that earlier requests may have removed since: what is prepared has seen those rows."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,8 @@ class PreparedState:
     """What is said of them: ``base`` (M, C) and ``folds`` (K, M, C)."""
     ids_order: NDArray[np.int64] | None = None
     """The rows in the order of their ids."""
+    removed: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Rows, ascending, that were forgotten before it was prepared: no fold model and no curvature has seen them."""
 
     @property
     def base_sha256(self) -> str:
@@ -163,17 +165,24 @@ class PreparedState:
                 "or prepare it again"
             )
 
-    def check_removed(self, n_removed: int, n_rows: int) -> None:
-        """Refuse a state that has seen too many rows that are no longer there."""
-        if n_removed > MOST_REMOVED * n_rows:
+    def check_removed(self, forgotten: Sequence[int], n_rows: int) -> None:
+        """Refuse a state that has seen too many of the rows that are forgotten by now."""
+        n_seen = len(np.setdiff1d(np.asarray(forgotten, dtype=np.int64), self.removed))
+        if n_seen > MOST_REMOVED * n_rows:
             raise BadInput(
-                f"{n_removed} of {n_rows} rows are forgotten by now, and {self.folder} was prepared with more than "
-                f"{MOST_REMOVED:.0%} of them in sight; prepare it again, of the model and the rows that are left"
+                f"{len(forgotten)} of {n_rows} rows are forgotten by now, and {self.folder} was prepared with {n_seen} of "
+                f"them in sight, more than {MOST_REMOVED:.0%}; prepare it again with the ledger, which leaves them out"
             )
 
 
 def keep_state(
-    subject: Subject, arch: str | None, out: Path, ids: NDArray | None = None, sources: Sequence[Path] = ()
+    subject: Subject,
+    arch: str | None,
+    out: Path,
+    ids: NDArray | None = None,
+    sources: Sequence[Path] = (),
+    of_network: Kept | None = None,
+    removed: Sequence[int] = (),
 ) -> PreparedState:
     """Prepare a model on its data for requests, and keep it in a folder.
 
@@ -181,15 +190,18 @@ def keep_state(
         arch: the architecture's name, if it has one: fold models of a head are shaped like it.
         ids: (N,) the records' own names, all different.
         sources: the files that it all came from, to be known again without being read.
+        of_network: what is prepared of the network already; of the data, ``subject.problem`` may hold it.
+        removed: rows, ascending, that earlier requests removed.
     """
     if subject.net is None:
         raise BadInput("a black box cannot be prepared: its logits are all that is known of it; give the network")
     problem, watch = subject.problem, Stopwatch(subject.net.device)
-    of_network, seconds = Kept(), {}
+    of_network, seconds = of_network or Kept(), {}
+    gone = np.isin(np.arange(problem.n_rows), removed) if len(removed) else None
     for name in PARTS:
         per_network = PREPARATIONS[name].per is Per.NETWORK
         kept = of_network if per_network else problem.prepared
-        kept.get(name, Given(problem, arch, subject.net if per_network else None))
+        kept.get(name, Given(problem, arch, subject.net if per_network else None, removed=gone))
         seconds[name] = kept.seconds[kept_as(name, arch)]
     arrays = {name: arrays_of(_kept(problem.prepared, of_network, name, arch)) for name in PARTS}
     if subject.heldout is not None:
@@ -198,6 +210,8 @@ def keep_state(
         seconds[HELDOUT] = watch.seconds
     if ids is not None and ids.dtype.kind in ORDERED:
         arrays[IDS] = {"order": np.argsort(ids, kind="stable")}
+    if len(removed):
+        arrays[REMOVED] = {"rows": np.asarray(removed, dtype=np.int64)}
     unfinished = out.with_name(f".{out.name}.{os.getpid()}.new")
     shutil.rmtree(unfinished, ignore_errors=True)
     for part, values in arrays.items():
@@ -293,7 +307,8 @@ def open_state(folder: Path) -> PreparedState:
         log_heldout = {"base": held.pop("log_base"), "folds": held.pop("log_folds")}
         view = HeldoutView(**held)
     order = arrays.get(IDS, {}).get("order")
-    return PreparedState(folder, document, of_data, of_network, view, rows, labels, log_heldout, order)
+    opened = PreparedState(folder, document, of_data, of_network, view, rows, labels, log_heldout, order)
+    return replace(opened, removed=arrays[REMOVED]["rows"]) if REMOVED in arrays else opened
 
 
 def _read(path: Path, known: KnownFile, mapped: bool) -> NDArray:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,6 +18,11 @@ from torch import nn
 from unlearn_core.errors import BadInput
 
 EVALUATION_ROWS = 256
+
+
+def logits_of(output: Any) -> Any:
+    """What a network answers, or its ``logits`` if it answers more, as those of transformers do."""
+    return output if isinstance(output, torch.Tensor) else getattr(output, "logits", output)
 
 
 class AutogradStack(ABC):
@@ -54,7 +60,7 @@ class AutogradStack(ABC):
 
     def forward(self, inputs: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         with torch.enable_grad(), self._precision():
-            logits = self._net(self._prepared(inputs[rows[0]]))
+            logits = logits_of(self._net(self._prepared(inputs[rows[0]])))
             if logits.dtype in (torch.float16, torch.bfloat16):  # the loss and its gradient have digits to lose
                 logits = logits.float()
         self._logits = logits
@@ -68,7 +74,7 @@ class AutogradStack(ABC):
         self._logits = None
 
     def logits(self, member: int, inputs: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
-        return self._evaluate(self._net, inputs, rows)
+        return self._evaluate(lambda batch: logits_of(self._net(batch)), inputs, rows)
 
     def state(self, member: int) -> dict[str, torch.Tensor]:
         return {name: tensor.detach().cpu().clone() for name, tensor in self._net.state_dict().items()}

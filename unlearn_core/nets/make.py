@@ -1,7 +1,7 @@
 """The one place that makes networks: fresh, from stored weights, or from a description that the user gives.
 
-A blueprint is a network without its weights: an architecture of this package (``mlp1``), or a function of the user's that
-builds a module (``package.module:function``).
+A blueprint is a network without its weights: an architecture of this package (``mlp1``), one that timm or transformers
+know (``timm:NAME``, ``hf:FOLDER``), or a function of the user's that builds a module (``package.module:function``).
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from torch import nn
 
 from unlearn_core.errors import BadInput, first_line
 from unlearn_core.grid import ARCHITECTURES, HIDDEN_LAYERS, RESNET, head_widths
+from unlearn_core.nets.head_layout import HeadLayout, find_layout
 from unlearn_core.nets.heads import HeadStack
 from unlearn_core.nets.module import ModuleStack
+from unlearn_core.nets.naming import Naming, find_prefix
+from unlearn_core.nets.published import HF, TIMM, find_published
 from unlearn_core.nets.resnet import ResNetStack
 from unlearn_core.nets.stack import NetworkStack, State
 from unlearn_core.recipes import Optimization, training_epochs, training_optimization, unlearning_optimization
@@ -67,6 +70,7 @@ class NamedBlueprint:
     """An architecture of this package."""
 
     name: str
+    note: str = ""
 
     @property
     def training(self) -> tuple[Optimization, int]:
@@ -79,25 +83,30 @@ class NamedBlueprint:
 
     def restore(self, state: State, sample: torch.Tensor) -> NetworkStack:
         """The network with these weights. ``sample``: a few rows that it must be able to read, on its device."""
+        return self.read(state, sample)[0]
+
+    def read(self, tensors: State, sample: torch.Tensor, known: Naming | None = None) -> tuple[NetworkStack, Naming]:
+        """The network whose weights a file holds, and how the file names them; ``known`` if its format says that."""
         if self.name == RESNET:
             if sample.dtype != torch.uint8:
                 raise BadInput(f"{RESNET} reads images and the data holds features; give images, or another --arch")
-            return ResNetStack.from_states([state], sample.device)
-        _check_layers(state)
-        net = HeadStack.from_states([state], sample.device)
+            naming = known or find_prefix(tensors)
+            return ResNetStack.from_states([naming.to_network(tensors)], sample.device), naming
+        if sample.dim() != 2:
+            raise BadInput(f"{self.name} reads features and the data holds images; give features (.npz with train_x)")
+        layout = known or find_layout(tensors, sample.shape[1])
+        net = HeadStack.from_states([layout.to_network(tensors)], sample.device)
         n_layers, expected = len(net.widths) - 1, HIDDEN_LAYERS[self.name] + 1
         if n_layers != expected:
             raise BadInput(
                 f"the weights hold {n_layers} layers and {self.name} has {expected}; give the --arch that they are of"
             )
-        if sample.dim() != 2:
-            raise BadInput(f"{self.name} reads features and the data holds images; give features (.npz with train_x)")
         if sample.shape[1] != net.widths[0]:
             raise BadInput(
                 f"the data has {sample.shape[1]} features and the model reads {net.widths[0]}; give the features that "
                 "it was trained on"
             )
-        return net
+        return net, layout
 
     def fresh(self, like: NetworkStack, sample: torch.Tensor, seed: int) -> NetworkStack:
         """New weights, drawn from the seed, in a network shaped ``like`` another."""
@@ -107,39 +116,48 @@ class NamedBlueprint:
         return fresh_network(self.name, sample, like.n_classes, [generator])
 
 
-def _check_layers(state: State) -> None:
-    """Refuse head weights whose layers do not fit onto each other; ``HeadStack`` checks their names."""
-    for name, weight in state.items():
-        layer, _, part = name.rpartition(".")
-        if part != "weight":
-            continue
-        bias, number = state.get(f"{layer}.bias"), layer.rpartition(".")[2]
-        before = state.get(f"layers.{int(number) - 1}.weight") if number.isdecimal() else None
-        fits = weight.dim() == 2 and (bias is None or bias.shape == weight.shape[:1])
-        if not fits or (before is not None and before.shape[:1] != weight.shape[1:]):
-            raise BadInput(f"weight {name!r} of shape {tuple(weight.shape)} fits no head; layers are (out, in)")
+def infer_head(tensors: State, sample: torch.Tensor, known: Naming | None, source: str) -> NamedBlueprint:
+    """The head that these weights are of, if no architecture is given; ``source`` is where they come from."""
+    if isinstance(known, HeadLayout):
+        return NamedBlueprint(known.arch)
+    try:
+        return NamedBlueprint(find_layout(tensors, sample.shape[1] if sample.dim() == 2 else None).arch)
+    except BadInput as error:
+        raise BadInput(f"{source} is a file of weights; say with --arch what they are of ({error})") from error
 
 
 @dataclass(frozen=True, eq=False)
 class FactoryBlueprint:
-    """A module that a function of the user's builds; ``name`` is its address, as PACKAGE.MODULE:FUNCTION."""
+    """A module that a function builds; ``name`` is its address, as PACKAGE.MODULE:FUNCTION or timm:NAME."""
 
     name: str
-    build: Callable[[], nn.Module]
+    build: Callable[[int | None], nn.Module]
+    """Called with the number of classes, if the weights say it."""
     training: tuple[Optimization, int] = (replace(MODULE_UNLEARNING, decay=1.0), 50)
     unlearning: Optimization = MODULE_UNLEARNING
+    note: str = ""
+    """What else there is to say of it."""
+    n_classes: Callable[[State], int | None] = lambda _tensors: None
+    """Of these weights, if the network is built for a number of classes."""
 
     def restore(self, state: State, sample: torch.Tensor) -> ModuleStack:
-        return ModuleStack(self._built(), sample, sample.device).with_state(state)
+        return self.read(state, sample)[0]
+
+    def read(self, tensors: State, sample: torch.Tensor, known: Naming | None = None) -> tuple[ModuleStack, Naming]:
+        if known is not None:
+            raise BadInput(f"{self.name} builds a module and the weights are no state dict; give its own as --weights")
+        module = self._built(self.n_classes(tensors))
+        naming = find_prefix(tensors, module.state_dict())
+        return ModuleStack(module, sample, sample.device).with_state(naming.to_network(tensors)), naming
 
     def fresh(self, like: NetworkStack, sample: torch.Tensor, seed: int) -> ModuleStack:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return ModuleStack(self._built(), sample, sample.device)
+            return ModuleStack(self._built(like.n_classes), sample, sample.device)
 
-    def _built(self) -> nn.Module:
+    def _built(self, n_classes: int | None) -> nn.Module:
         try:
-            module = self.build()
+            module = self.build(n_classes)
         except (Exception, SystemExit) as error:  # the user's code may fail in any way
             raise BadInput(
                 f"{self.name}() fails ({type(error).__name__}: {first_line(error)}); it is called without arguments"
@@ -153,7 +171,11 @@ Blueprint = NamedBlueprint | FactoryBlueprint
 
 
 def blueprint(arch_or_address: str) -> Blueprint:
-    """What ``mlp1`` or ``package.module:function`` means; packages are looked for in the current folder first."""
+    """What ``mlp1``, ``timm:NAME``, ``hf:FOLDER`` or ``package.module:function`` means.
+
+    The last one runs code of the user's. Packages are looked for where they are installed and then in the current folder,
+    so that a file that happens to lie there is not taken for one.
+    """
     if ":" not in arch_or_address:
         if arch_or_address not in ARCHITECTURES:
             raise BadInput(
@@ -162,8 +184,11 @@ def blueprint(arch_or_address: str) -> Blueprint:
             )
         return NamedBlueprint(arch_or_address)
     module_name, _, function = arch_or_address.partition(":")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    if module_name in (TIMM, HF):
+        known = find_published(module_name, function)
+        return FactoryBlueprint(arch_or_address, known.build, note=known.note, n_classes=known.n_classes)
+    here = str(Path.cwd())
+    sys.path[:] = [*(place for place in sys.path if place not in ("", here)), here]
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # the user's code may fail in any way
@@ -175,4 +200,4 @@ def blueprint(arch_or_address: str) -> Blueprint:
         raise BadInput(
             f"{module_name} has no function {function!r}; name one that builds the network, as PACKAGE.MODULE:FUNCTION"
         )
-    return FactoryBlueprint(arch_or_address, cast(Callable[[], nn.Module], build))
+    return FactoryBlueprint(arch_or_address, lambda _n_classes: cast(Callable[[], nn.Module], build)())

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from unlearn_core.errors import BadInput
-from unlearn_core.nets.autograd import AutogradStack
+from unlearn_core.nets.autograd import AutogradStack, logits_of
 from unlearn_core.nets.stack import State
 
 PENULTIMATE = "penultimate"
@@ -46,7 +46,7 @@ class ModuleStack(AutogradStack):
         what = f"{type(self._net).__name__}, given rows of shape {tuple(sample.shape[1:])},"
         try:
             with torch.no_grad():
-                logits = self._net(self._prepared(sample))
+                logits = logits_of(self._net(self._prepared(sample)))
         except (Exception, SystemExit) as error:  # a module is code of the user's: it may fail in any way
             reason = (str(error).splitlines() or [""])[0]
             raise BadInput(
@@ -111,7 +111,7 @@ class ModuleStack(AutogradStack):
             if isinstance(module, nn.Linear)
         ]
         try:
-            logits = self._evaluate(self._net, self._sample, None)
+            logits = self.logits(0, self._sample)
         finally:
             for hook in hooks:
                 hook.remove()

@@ -12,10 +12,10 @@ import argparse
 
 from rich.console import Console
 
-from unlearn_core.auto import AUTO
+from unlearn_core.auto import AUTO, DEFAULT_BUDGET
 from unlearn_core.recipes import Stopping
 from workflows.commands import options
-from workflows.commands.values import COUNT, DIR, FILE, at_least, path
+from workflows.commands.values import COUNT, DIR, FILE, at_least, path, share
 
 NPZ = path("NPZ")
 
@@ -23,7 +23,7 @@ NPZ = path("NPZ")
 def add_options(parser: argparse.ArgumentParser) -> None:
     from unlearn_core import methods
 
-    parser.usage = "unlearn forget (--model M | --logits NPZ) --data NPZ --ids FILE [options]"
+    parser.usage = "unlearn forget (--model M --data NPZ | --logits NPZ --data NPZ | --plan TOML) --ids FILE [options]"
     group = parser.add_argument_group("the model, as weights or as logits")
     options.add_model(group)
     add = group.add_argument
@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--logits", **NPZ, help=logits)
 
     group = parser.add_argument_group("data and request")
-    options.add_training_data(group)
+    options.add_training_data(group, required=False)
     add = group.add_argument
     ids = "the records to forget: ids or row numbers in a CSV, JSON lines or text file"
     add("--ids", required=True, **FILE, help=ids)
@@ -39,6 +39,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--prepared", **DIR, help=state)
     add("--check-prepared", action="store_true", help="read all of it and of the data again, and compare hashes")
     add("--ledger", **DIR, help="remember here what was forgotten, and continue earlier requests")
+
+    add = parser.add_argument_group("many models, one subject").add_argument
+    plan = "forget the same records in each model of this TOML file: a table per model with its options; --out is a folder "
+    add("--plan", **path("TOML"), help=plan + "with one of each, and a summary. Rerun it to resume")
+    add("--local", action="store_true", help="with --plan: one model after the other, without Ray")
+    add("--address", help="with --plan: join this Ray cluster (default: start a local Ray and stop it)")
+    add("--workers", **COUNT, help="with --plan: start this many (default: one per CPU)")
 
     group = parser.add_argument_group(
         "how to forget",
@@ -48,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add = group.add_argument
     chosen = "the method to use; auto: what fits this request best: with --prepared by its kind, else among proxies"
-    known = (AUTO, *methods.proxies(), *methods.edits(), "short")
+    known = (AUTO, *methods.proxies(), *methods.edits(), "short", "short-small")
     add(
         "--method",
         "--proxy",
@@ -58,6 +65,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="METHOD",
         help=f"{chosen} ({', '.join(known)})",
     )
+    spend = "with --prepared, auto chooses what is closest within this share of a retrain's cost, such as 1%% or 0.01"
+    add("--budget", default=DEFAULT_BUDGET, type=share, metavar="SHARE", help=f"{spend} (default: {DEFAULT_BUDGET})")
     finalizers = (
         "distil (kl), least squares on the last layer (mse), or write a logit processor and leave the weights (none)"
     )
@@ -84,7 +93,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
     group = parser.add_argument_group("output")
     options.add_out(group, "forgotten", "write weights and certificate here")
-    force = "overwrite an earlier certificate, and write in spite of --max-drop"
+    force = "overwrite an earlier certificate; write in spite of --max-drop, and what is certified as not unlearned"
     group.add_argument("--force", action="store_true", help=force)
     group.add_argument("--sign", **path("PEM"), help="sign the certificate with this Ed25519 private key")
     group.add_argument("--register", metavar="NAME", help="register the unlearned model in MLflow, ready to be served")
@@ -92,6 +101,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
+    from unlearn_core.errors import BadInput
+
+    if arguments.plan is not None:
+        from workflows.many_models import OF_THE_PLAN, run_many
+
+        options = _options()
+        for name, action in options.items():
+            if name not in OF_THE_PLAN and getattr(arguments, action.dest) != action.default:
+                raise BadInput(
+                    f"--plan names models and their data, and their options: leave --{name} out, or write it into the "
+                    "tables of the plan"
+                )
+        return run_many(arguments, console, list(options))
+    if arguments.data is None:
+        raise BadInput("give what the model was trained on as --data NPZ")
     from workflows.deletion import run_request
 
     return run_request(arguments, console)
+
+
+def _options() -> dict[str, argparse.Action]:
+    """The options by their names, without their dashes."""
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    return {name[2:]: action for action in parser._actions for name in action.option_strings if name.startswith("--")}

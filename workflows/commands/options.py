@@ -22,19 +22,25 @@ Options = argparse._ActionsContainer
 def add_model(group: Options) -> None:
     """A network of the user's own."""
     add = group.add_argument
-    model = "weights of --arch (safetensors or a state dict), or PACKAGE.MODULE:FUNCTION that builds a torch.nn.Module "
-    add("--model", metavar="M", help=model + "whose output is its logits")
-    add("--arch", choices=ARCHITECTURES, help="the network that the weights belong to")
-    add("--weights", **FILE, help="weights of the module that FUNCTION builds")
+    model = (
+        "weights of --arch (safetensors, a state dict or checkpoint; .npz or .skops of a scikit-learn classifier), or "
+        "timm:NAME or hf:FOLDER (a transformers image classifier), never downloaded, or "
+        "PACKAGE.MODULE:FUNCTION that builds a torch.nn.Module whose output is its logits: it is imported and run, so "
+        "that it must be code that you trust"
+    )
+    add("--model", metavar="M", help=model)
+    add("--arch", choices=ARCHITECTURES, help="the network of the weights (default: for a head, what their shapes say)")
+    add("--weights", **FILE, help="weights of timm:NAME, hf:FOLDER or of the module that FUNCTION builds")
 
 
-def add_training_data(group: Options) -> None:
+def add_training_data(group: Options, required: bool = True) -> None:
     """What that network was trained on, and what proxies see of it."""
     add, npz = group.add_argument, path("NPZ")
     arrays = (
-        "train_x or train_images, train_y, test_x or test_images, test_y, and optionally ids, superclass, class_names"
+        "train_x or train_images, train_y, and optionally test_x or test_images, test_y, without which nothing is said of "
+        "held-out rows, ids, superclass, class_names"
     )
-    add("--data", required=True, **npz, help=f"what the model was trained on: {arrays}")
+    add("--data", required=required, **npz, help=f"what the model was trained on: {arrays}")
     layer = "let proxies see this layer of the model, such as penultimate (default: the data itself)"
     add("--features-from", metavar="LAYER", help=layer)
     features = "let proxies see these features of the same rows, such as 'unlearn features' writes"

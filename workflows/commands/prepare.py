@@ -14,12 +14,15 @@ import argparse
 from rich.console import Console
 
 from workflows.commands import options
+from workflows.commands.values import DIR
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "unlearn prepare --model M --data NPZ [options]"
     options.add_model(parser.add_argument_group("the model"))
     options.add_training_data(parser.add_argument_group("data"))
+    earlier = "leave out what was forgotten by now: the ledger of earlier requests on this model"
+    parser.add_argument_group("earlier requests").add_argument("--ledger", **DIR, help=earlier)
     group = parser.add_argument_group("where")
     group.add_argument("--device", default="cpu", help="compute here, such as cuda:0")
     options.add_out(group, "prepared", "write the state here")

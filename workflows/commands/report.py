@@ -26,7 +26,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--results", default=Path("runs/grid/results"), **DIR, help="read this results tree")
     add("--out", **DIR, help="write the report here (default: 'report' beside --results)")
     add("--table", **repeated(names, "T,T"), help="also print these tables; * stands for anything")
-    add("--document", **MARKDOWN, help="also write the Markdown document, with its figures, here")
+    add(
+        "--document",
+        **MARKDOWN,
+        help="also write the Markdown document, with its figures and numbers, here",
+    )
     add("--notes", **MARKDOWN, help="put this text, on how the runs were made, into the document")
     add("--no-illustrations", action="store_true", help="leave out the two figures that need torch to be drawn")
     add("--tracking-uri", metavar="URI", help="log the report to this MLflow (default: the grid's database, if any)")
@@ -36,7 +40,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     from tracking.tables.exports import rich_table
     from workflows import results
-    from workflows.report import check_document, named_tables, publish, write_report
+    from workflows.publishing import check_document, publish
+    from workflows.report import named_tables, write_report
 
     say = speaker(console)
     out = arguments.out or arguments.results.parent / "report"
@@ -64,8 +69,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     for problem in done.tree.problems:
         say(f"problem in the tree: {problem}")
     if arguments.document is not None:
-        publish(done, arguments.document)
+        quoting = publish(done, arguments.document)
         say(f"document: {arguments.document}")
+        for path in quoting:
+            say(f"its headline, quoted in: {path}")
     say(f"tables, figures, frames: {out}")
     say(f"page: {done.page}")
     if not arguments.no_tracking:

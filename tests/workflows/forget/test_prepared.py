@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -68,13 +69,16 @@ def prepared(case) -> Path:
 
 
 @pytest.fixture
-def own(prepared, tmp_path, monkeypatch) -> Path:
-    """Files of the test's own, prepared where they lie."""
-    folder = copied(prepared.parent, tmp_path / "own")
-    document = json.loads((folder / "state" / "state.json").read_text())
+def own(prepared, tmp_path, monkeypatch) -> Iterator[Path]:
+    """The prepared files, for a test to change where they lie: preparing copies of them would take seconds each time."""
+    folder = prepared.parent
+    document = json.loads((prepared / "state.json").read_text())
     assert {Path(name).name for name in document["sources"]} == {"fine.safetensors", "features.npz"}
+    kept = copied(folder, tmp_path / "kept")
     monkeypatch.chdir(folder)
-    return folder
+    yield folder
+    shutil.rmtree(folder)
+    copied(kept, folder)
 
 
 def ask(unlearn_here, request: str, *more, out: str = "out"):
@@ -92,7 +96,7 @@ def here(case, prepared, monkeypatch) -> Path:
     [
         ("fifty.jsonl", "exchangeable", "newton"),
         ("subclass.csv", "whole class", "truncate"),
-        ("half.csv", "group", "short"),
+        ("half.csv", "group", "short-small"),
     ],
 )
 def test_each_kind_of_request_gets_what_fits_it_and_a_certificate_that_verifies(
@@ -114,6 +118,24 @@ def test_each_kind_of_request_gets_what_fits_it_and_a_certificate_that_verifies(
     assert unlearn_here("verify", out / "certificate.json").code == 0
     before, after = load_file("fine.safetensors"), load_file(out / "fine.safetensors")
     assert any(not torch.equal(before[name], tensor) for name, tensor in after.items())
+
+
+def test_a_budget_is_named_with_the_runner_up_and_what_more_would_buy(unlearn_here, here, tmp_path):
+    """Half a class: at half a per cent a Newton step is tried, and trusted if it changes few answers on the records."""
+    answer = ask(unlearn_here, "half.csv", "--max-drop", 100, "--budget", "0.5%", out=str(tmp_path / "out"))
+    assert answer.code == 0, answer.err
+    said = content_of(tmp_path / "out")["proxy"]
+    assert said["method"] in ("newton", "short-small")
+    assert "within 0.5 % of a retrain" in said["why"]
+    assert "next: " in said["why"]
+    assert "a larger budget buys" in said["why"]
+
+
+@pytest.mark.parametrize("budget", ["0", "7", "150%", "much"])
+def test_a_budget_is_a_share(unlearn_here, here, tmp_path, budget):
+    answer = ask(unlearn_here, "half.csv", "--budget", budget, out=str(tmp_path / "out"))
+    assert answer.code == 2
+    assert "such as 0.05 or 5%" in answer.err
 
 
 def test_what_preparing_took_is_said_beside_training_and_a_state_is_not_replaced_unasked(unlearn_here, own):
@@ -176,7 +198,6 @@ def _fewer_rows(folder: Path) -> None:
     ids=["model", "time of the data", "rows", "an array", "state.json", "no state"],
 )
 def test_what_is_not_as_it_was_prepared_is_refused_in_one_line(unlearn_here, own, damage, message):
-    unlearn_here("prepare", *MODEL, "--out", "state", "--force")
     damage(own)
     answer = ask(unlearn_here, "one.txt")
     assert (answer.code, len(answer.err.splitlines())) == (2, 1), answer.err
@@ -186,7 +207,6 @@ def test_what_is_not_as_it_was_prepared_is_refused_in_one_line(unlearn_here, own
 
 @pytest.mark.parametrize("name", ["features.npz", "state/crossfit/log_q.npy", "state/curvature/moments.layers.1.npy"])
 def test_a_byte_changed_with_the_time_put_back_is_noticed_if_asked_to_look(unlearn_here, own, name):
-    unlearn_here("prepare", *MODEL, "--out", "state", "--force")
     assert ask(unlearn_here, "one.txt", "--check-prepared", "--dry-run").code == 0
     flip(own / name, True)
     answer = ask(unlearn_here, "one.txt", "--check-prepared")

@@ -37,6 +37,7 @@ def bad_cases(folder: Path, digits: Path) -> dict[str, tuple[list[object], str]]
     save_file(
         {f"layers.{i}.{p}": torch.zeros(3) for i in (0, 1) for p in ("weight", "bias")}, folder / "shapes.safetensors"
     )
+    save_file({"c.weight": torch.zeros(2, 3, 3, 3), "c.bias": torch.zeros(2)}, folder / "conv.safetensors")
     (folder / "pickle.pt").write_bytes(pickle.dumps({"a": object}))
     file("a_file", "")
     (folder / "done").mkdir()
@@ -81,7 +82,7 @@ def bad_cases(folder: Path, digits: Path) -> dict[str, tuple[list[object], str]]
         "pickle": (["--model", folder / "pickle.pt", "--arch", "mlp1", *features, *request], "save it again"),
         "keys": (
             ["--model", folder / "keys.safetensors", "--arch", "mlp1", *features, *request],
-            "head weights have the keys",
+            "it has no bias of 2 beside it",
         ),
         "shapes": (["--model", folder / "shapes.safetensors", "--arch", "mlp1", *features, *request], "fits no head"),
         "another arch": (["--model", digits / "fine.safetensors", "--arch", "mlp2", *features, *request], "mlp2 has 3"),
@@ -93,7 +94,7 @@ def bad_cases(folder: Path, digits: Path) -> dict[str, tuple[list[object], str]]
             ["--model", digits / "fine.safetensors", "--arch", "resnet18", *features, *request],
             "reads images",
         ),
-        "no arch": (["--model", digits / "fine.safetensors", *features, *request], "say with --arch"),
+        "no arch": (["--model", folder / "conv.safetensors", *features, *request], "say with --arch"),
         "no model": ([*features, *request], "one of the two"),
         "unwritable": ([*model, *features, *request, "--out", folder / "a_file" / "out"], "cannot write to"),
         "a file as folder": ([*model, *features, *request, "--out", folder / "a_file"], "cannot write to"),
