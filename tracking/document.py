@@ -12,6 +12,8 @@ from tracking.tables.table import Table
 from tracking.tree import Tree, write_atomically
 
 MADE = "Made by `unlearn report` from a results tree; not written by hand."
+PART, END_OF_PART = "<!-- part: headline -->", "<!-- /part -->"
+"""Between them: what a README may quote."""
 SHOWN_OPEN = 3
 """Benchmarks that are shown at once; the others are folded, for a grid has many."""
 
@@ -25,16 +27,17 @@ def write_document(
     notes: str = "",
 ) -> Path:
     """The front, the summary, how it was made, figures, tables; figures are linked below ``figures/``."""
-    first = [table for table in tables if table.name == "front_summary"]
+    first = [table for table in tables if table.name in ("headline", "front_summary")]
     benchmarks = [table for table in tables if table.name.startswith("benchmark_")]
     overview = [table for table in tables if table not in first and table not in benchmarks]
     front_figure = next((figure for figure in figures if figure.name.startswith("front_")), None)
     parts = ["# Results", "", MADE, ""]
     told = headline(tree)
-    parts += [f"{sentence}\n" for sentence in told]
+    parts += [PART, "", *(f"{sentence}\n" for sentence in told)]
     if front_figure:
         parts += [*_linked(front_figure), ""]
-    parts += [markdown(table) for table in first]
+    parts += [markdown(table) for table in first if table.name == "headline"]
+    parts += [END_OF_PART, "", *(markdown(table) for table in first if table.name != "headline")]
     parts += [f"- {sentence}" for sentence in sentences if sentence not in told]
     if notes:
         parts += ["", notes.strip()]

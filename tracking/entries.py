@@ -52,6 +52,8 @@ WITHOUT_ETA: Fields = {"eta_max": None, "admissible": None}
 """What a target must say of eta: the closed forms have none, and every other proxy has one."""
 LATER: tuple[str, ...] = ("cost", "preparation")
 """Fields of a method's row that older trees lack."""
+OPTIONAL: tuple[str, ...] = (*LATER, "mia_two_sided")
+"""All that they lack, in whatever part of a row."""
 WHOLE: tuple[str, ...] = ("rte", *LATER)
 """What is said of a method as a whole, not of one of its epochs."""
 
@@ -137,13 +139,12 @@ def _reference_check() -> SchemaValidator:
 @cache
 def _method_check(proxy: bool, closed_form: bool) -> SchemaValidator:
     """For a baseline, a proxy with eta, or a closed form."""
-    row = {name: _schema(kind) for name, kind in METHOD.items() if name not in ("target", *LATER)}
+    row = {name: _schema(kind) for name, kind in METHOD.items() if name != "target"}
     row["best"] = _object({**EPOCH, "rte": METHOD["rte"]})
     row["epochs"]["min_length"] = 1
     if proxy:
         row["target"] = _object({**TARGET, **(WITHOUT_ETA if closed_form else WITH_ETA)})
-    later = {name: _schema(METHOD[name]) for name in LATER}
-    return _validator(_object(row, stein=_object(STEIN), **later))
+    return _validator(_object(row, stein=_object(STEIN)))
 
 
 def _validator(schema: CoreSchema) -> SchemaValidator:
@@ -152,11 +153,13 @@ def _validator(schema: CoreSchema) -> SchemaValidator:
     return SchemaValidator(schema)
 
 
-def _object(required: Fields, **optional: CoreSchema) -> CoreSchema:
+def _object(declared: Fields, **optional: CoreSchema) -> CoreSchema:
     """An object with these fields; others are let through. Optional is what trees of older versions lack."""
     from pydantic_core import core_schema as core
 
-    fields = {name: core.typed_dict_field(_schema(kind)) for name, kind in required.items()}
+    fields = {
+        name: core.typed_dict_field(_schema(kind), required=name not in OPTIONAL) for name, kind in declared.items()
+    }
     fields |= {name: core.typed_dict_field(schema, required=False) for name, schema in optional.items()}
     return core.typed_dict_schema(fields)
 

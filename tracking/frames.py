@@ -103,7 +103,7 @@ def _rows(tree: Tree) -> Iterator[list[Any]]:
 def _epochs(tree: Tree) -> Iterator[list[Any]]:
     for _, entry, name, owner in _owners(tree):
         for epoch in entry[name].get("epochs", ()):
-            yield [*owner, *(epoch[field] for field in EPOCH)]
+            yield [*owner, *(epoch.get(field) for field in EPOCH)]
 
 
 def _owners(tree: Tree) -> Iterator[tuple[TreeVariant, Entry, str, list[Any]]]:

@@ -1,6 +1,7 @@
 """Closeness against cost: each method as points (cost, KL), and who is closest at a share of the retrain's cost.
 
-The measure of every method is ``short``, a retrain cut short: it needs no base network and no forgotten rows. No point
+The measure of every method is ``short``, a retrain cut short: it needs no base network and no forgotten rows. Where
+``short-small``, the same in smaller batches, was run too, the closer of the two at that cost is the measure. No point
 is picked with the retrain at hand: within a budget a method counts with its last record, not with its closest.
 """
 
@@ -15,8 +16,12 @@ from tracking.entries import Entry, Spread, mean_over_seeds, ratio, spread, unle
 from tracking.tree import TreeVariant
 
 SHORT = "short"
+CUT_SHORT: tuple[str, ...] = (SHORT, "short-small")
+"""Plain training on D_r from scratch: none of them is a rival of the others."""
 BUDGETS: tuple[float, ...] = (0.001, 0.003, 0.01, 0.03, 0.1)
 """Shares of a retrain's cost."""
+HEADLINE = 0.01
+"""The share that a report's first sentence is about."""
 HELD = 1.25
 """So many times the cost of its last record a retrain cut short is taken to be as close as it was there."""
 KL_F, KL_T = "kl_f", "kl_t"
@@ -132,13 +137,18 @@ def places(variant: TreeVariant) -> list[Place]:
     return [_place(found, budget, measure) for budget in BUDGETS for measure in MEASURES] if found else []
 
 
+def headline_budget(found: Sequence[Place]) -> float | None:
+    """1 % of a retrain's cost, or the next budget at which any method is done."""
+    return next((b for b in BUDGETS if b >= HEADLINE and any(p.method for p in found if p.budget == b)), None)
+
+
 def _place(found: Sequence[Trajectory], budget: float, measure: str) -> Place:
     rivals = [
         (kl, point.cost, trajectory)
         for trajectory, point in _rivals(found, budget)
         if (kl := point.mean(measure)) is not None
     ]
-    short = _short_at(found, measure, budget)
+    short = short_at(found, measure, budget)
     if not rivals:
         return Place(budget, measure, None, None, None, None, short)
     kl, cost, winner = min(rivals, key=lambda rival: rival[:2])
@@ -150,7 +160,7 @@ def over_short(variant: TreeVariant, budget: float) -> dict[str, tuple[float, fl
     found = trajectories(variant)
     ratios: dict[str, tuple[float, float]] = {}
     for trajectory, point in _rivals(found, budget):
-        kl_f, kl_t = (ratio(point.mean(measure), _short_at(found, measure, budget)) for measure in MEASURES)
+        kl_f, kl_t = (ratio(point.mean(measure), short_at(found, measure, budget)) for measure in MEASURES)
         if kl_f is not None and kl_t is not None:
             ratios[trajectory.method] = (kl_f, kl_t)
     return ratios
@@ -158,9 +168,10 @@ def over_short(variant: TreeVariant, budget: float) -> dict[str, tuple[float, fl
 
 def _rivals(found: Sequence[Trajectory], budget: float) -> Iterator[tuple[Trajectory, Point]]:
     for trajectory in found:
-        if trajectory.method != SHORT and (point := trajectory.within(budget)) is not None:
+        if trajectory.method not in CUT_SHORT and (point := trajectory.within(budget)) is not None:
             yield trajectory, point
 
 
-def _short_at(found: Sequence[Trajectory], measure: str, budget: float) -> float | None:
-    return next((interpolated(t, measure, budget) for t in found if t.method == SHORT), None)
+def short_at(found: Sequence[Trajectory], measure: str, budget: float) -> float | None:
+    kls = (interpolated(t, measure, budget) for t in found if t.method in CUT_SHORT)
+    return min((kl for kl in kls if kl is not None), default=None)

@@ -1,7 +1,8 @@
 """Results as MLflow runs: a projection of the store, so that deleting the database loses nothing.
 
-One run per variant, below it one run per seed and row: base, retrain, floor and every method. One process writes; it needs
-no lock, and it finds again what it or an earlier run of it wrote by the tags variant, seed, method and ``step_id``.
+One run per variant with its numbers over seeds; below it one per row (base, retrain, floor and every method) with its mean
+curve; below that one per seed. One process writes; it needs no lock, and it finds again what it or an earlier one wrote by
+the tags variant, seed, method and ``step_id``.
 """
 
 from __future__ import annotations
@@ -12,91 +13,203 @@ import os
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when mlflow is imported; clusters are often offline
-os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # a line for every run would bury a job's log
 
 from mlflow import MlflowClient
-from mlflow.entities import Dataset, DatasetInput, InputTag, LifecycleStage, Metric, Param, Run
-from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+from mlflow.entities import Dataset, LifecycleStage, Metric
 
+from tracking.claims import judge_all
 from tracking.entries import COUNTS, REFERENCES, TARGET, WHOLE
-from tracking.tracked import TrackedCell, TrackerReport
-from tracking.tree import flat
+from tracking.figures.evolution import evolution_figure
+from tracking.figures.front import write_front
+from tracking.mlflow_views import (
+    EXPERIMENT_TAGS,
+    VARIANTS,
+    VIEW,
+    methods_key,
+    methods_link,
+    methods_view,
+    run_link,
+    variants_link,
+    variants_view,
+)
+from tracking.mlflow_writers import KnownRun, NewRun, Writer, writer_for
+from tracking.run_summary import (
+    DESCRIPTION,
+    RunSummary,
+    digest,
+    grid_description,
+    grid_summary,
+    row_summaries,
+    variant_description,
+    variant_summary,
+)
+from tracking.tables.benchmark import benchmark_table
+from tracking.tables.exports import write_table
+from tracking.tracked import TrackedCell, TrackedVariant, TrackerReport
+from tracking.tree import TreeVariant, flat, read_tree
 from unlearn_core.errors import BadInput
-from unlearn_core.grid import Variant
+from unlearn_core.grid import Scenario, Variant
 from unlearn_core.methods import ProxySettings
 
 SETTINGS = {field.name for field in fields(ProxySettings)}
 TARGET_PARAMS = [name for name, kind in TARGET.items() if name in SETTINGS or kind in (str, bool | None)]
 """What is a parameter of a proxy's run: its settings and what is no number; all else is a metric."""
 DIGEST_LENGTH = 36  # what MLflow's table of data sets holds
-PAGE = 1000
-FINISHED = "FINISHED"
 PARENT = "mlflow.parentRunId"
+SOURCE: Mapping[str, str] = {"mlflow.source.name": "unlearn", "mlflow.source.type": "LOCAL"}
 
-RowId = tuple[str, str, str]
-"""Variant, seed and method, as written in the tags of a run."""
-
-
-@dataclass(frozen=True)
-class _Row:
-    """A run of a row in the database. Parent: the run of the variant, which a person may have deleted meanwhile."""
-
-    run_id: str
-    step_id: str
-    parent: str | None
-    finished: bool
+RowId = tuple[str, str]
+"""Seed and method, as written in the tags of a run."""
 
 
 class MlflowTracker:
-    """Writes cells into one experiment. ``artifact_root`` is for a new experiment's files; None: the server chooses."""
+    """Writes variants into one experiment. ``artifact_root`` is for a new experiment's files; None: the server chooses."""
 
     def __init__(self, tracking_uri: str, experiment: str, artifact_root: Path | None = None) -> None:
         self._seconds = 0.0
         self._written = self._already_there = self._replaced = 0
-        self._variants: dict[str, str] = {}  # variant -> run id
-        self._rows: defaultdict[RowId, list[_Row]] = defaultdict(list)
-        self._trials: dict[str, Run] = {}  # by trial_id
+        self._variants: defaultdict[str, list[KnownRun]] = defaultdict(list)
+        self._means: defaultdict[str, list[KnownRun]] = defaultdict(list)  # by variant
+        self._rows: defaultdict[str, defaultdict[RowId, list[KnownRun]]] = defaultdict(lambda: defaultdict(list))
+        self._trials: dict[str, KnownRun] = {}  # by trial_id
         self._grid: str | None = None
         with self._timed(), quiet_migration():
             _create_database(tracking_uri)
             self._client = MlflowClient(tracking_uri, registry_uri=tracking_uri)
             self._experiment_id = self._find_or_create_experiment(experiment, artifact_root)
+            self._writer: Writer = writer_for(self._client, self._experiment_id)
             self._remember_runs()
 
-    def log_cell(self, cell: TrackedCell) -> None:
-        """Write the rows of a cell that are not there yet, in full; what an interrupted call left is replaced."""
-        rows = {name: row for name, row in cell.entry.items() if isinstance(row, dict)}
-        if missing := sorted(rows.keys() - cell.step_ids.keys()):
-            raise BadInput(f"{cell.variant} seed {cell.seed}: no step id for {', '.join(missing)}")
+    def log_variant(self, tracked: TrackedVariant) -> None:
+        """Write the rows that are not there yet, and all above them if they have changed; what is stale is replaced."""
+        for cell in tracked.cells:
+            rows = [name for name, row in cell.entry.items() if isinstance(row, dict)]
+            if missing := sorted({*rows} - cell.step_ids.keys()):
+                raise BadInput(f"{cell.variant} seed {cell.seed}: no step id for {', '.join(missing)}")
         with self._timed():
-            parent = self._variant_run(cell.variant)
-            for name, row in rows.items():
-                self._log_row(cell, name, row, parent)
+            variant = TreeVariant(tracked.variant, tracked.backbone, tuple(tracked.entries))
+            parents = self._write_summaries(variant, _dataset(tracked.cells[0]))
+            rows = self._rows[str(tracked.variant)]
+            for (_, method), runs in rows.items():
+                runs[:] = [self._moved(run, parents[method]) for run in runs]
+            self._write_rows(tracked.cells, rows, parents)
+
+    def _write_summaries(self, variant: TreeVariant, dataset: Dataset) -> defaultdict[str, str]:
+        """The run of the variant and those of its rows; the id of the run that each row's seeds belong below."""
+        name, said = str(variant.variant), digest(variant)
+        known, means = self._variants[name], self._means[name]
+        current = next((run for run in known if run.finished and run.tags.get("summary") == said), None)
+        if current is not None and means and all(_below(run, current) and run.finished for run in means):
+            return defaultdict(lambda: current.run_id, {run.tags["method"]: run.run_id for run in means})
+        stale = [*known, *means]
+        for run in stale:
+            self._client.delete_run(run.run_id)
+        known.clear()
+        means.clear()
+        known.append(self._write_variant(variant, dataset, said))
+        parent = known[0].run_id
+        tags = {"kind": "mean", **_variant_tags(variant.variant), PARENT: parent, **SOURCE}
+        new = [
+            NewRun(row.name, {**tags, "method": row.name, **row.tags}, metrics=_summary_metrics(row), dataset=dataset)
+            for row in row_summaries(variant)
+        ]
+        for run, run_id in zip(new, self._writer.create(new), strict=True):
+            means.append(KnownRun(run_id, True, run.tags))
+        return defaultdict(lambda: parent, {run.tags["method"]: run.run_id for run in means})
+
+    def _write_variant(self, variant: TreeVariant, dataset: Dataset, said: str) -> KnownRun:
+        summary, place = variant_summary(variant), variant.variant
+        self._client.set_experiment_tag(self._experiment_id, VIEW + methods_key(place), methods_view(place))
+        links = f"[Its methods over cost]({methods_link(self._experiment_id, place)})\n"
+        tags = {
+            "kind": "variant",
+            **_variant_tags(place),
+            "backbone": variant.backbone,
+            "summary": said,
+            DESCRIPTION: variant_description(variant, links),
+            **summary.tags,
+            **SOURCE,
+        }
+        with TemporaryDirectory() as folder:
+            figures = write_front(Path(folder), variant) or evolution_figure(
+                Path(folder), variant.entries, variant.name, "evolution"
+            )
+            files = [*write_table(benchmark_table(variant), Path(folder)), *(f.svg for f in figures)]
+            files += [figure.png for figure in figures]
+            [run_id] = self._writer.create(
+                [NewRun(str(place), tags, metrics=_summary_metrics(summary), dataset=dataset, files=files)]
+            )
+        return KnownRun(run_id, True, tags)
+
+    def _moved(self, run: KnownRun, parent: str) -> KnownRun:
+        if run.tags.get(PARENT) == parent:
+            return run
+        self._client.set_tag(run.run_id, PARENT, parent)
+        return replace(run, tags={**run.tags, PARENT: parent})
+
+    def _write_rows(
+        self, cells: Sequence[TrackedCell], rows: defaultdict[RowId, list[KnownRun]], parents: Mapping[str, str]
+    ) -> None:
+        """All new ones in one go; rows that a cell no longer has are deleted."""
+        new: list[tuple[RowId, NewRun]] = []
+        replaced = 0
+        for cell in cells:
+            for at in [at for at in rows if at[0] == str(cell.seed) and at[1] not in cell.entry]:
+                for run in rows.pop(at):
+                    self._client.delete_run(run.run_id)
+            for name, row in cell.entry.items():
+                if not isinstance(row, dict):
+                    continue
+                at = (str(cell.seed), name)
+                known = rows[at]
+                if any(run.finished and run.tags["step_id"] == cell.step_ids[name] for run in known):
+                    self._already_there += 1
+                    continue
+                for run in known:
+                    self._client.delete_run(run.run_id)
+                replaced += bool(known)
+                known.clear()
+                new.append((at, _row_run(cell, name, row, parents[name])))
+        for (at, run), run_id in zip(new, self._writer.create([run for _, run in new]), strict=True):
+            rows[at].append(KnownRun(run_id, True, run.tags))
+        self._replaced += replaced
+        self._written += len(new) - replaced
 
     def log_trial(self, name: str, trial_id: str, params: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
         """Write a trial of a tuning, unless it is there; what an interrupted call left is replaced."""
         with self._timed():
             if (known := self._trials.get(trial_id)) is not None:
-                if known.info.status == FINISHED:
+                if known.finished:
                     return
-                self._client.delete_run(known.info.run_id)
-            run = self._client.create_run(
-                self._experiment_id, tags={"kind": "trial", "trial_id": trial_id}, run_name=name
-            )
-            self._client.log_batch(
-                run.info.run_id,
-                metrics=[Metric(metric, value, 0, 0) for metric, value in metrics.items()],
-                params=[Param(param, str(value)) for param, value in params.items()],
-            )
-            self._client.set_terminated(run.info.run_id)
+                self._client.delete_run(known.run_id)
+            tags = {"kind": "trial", "trial_id": trial_id, **SOURCE}
+            values = {param: str(value) for param, value in params.items()}
+            points = [Metric(metric, value, 0, 0) for metric, value in metrics.items()]
+            self._writer.create([NewRun(name, tags, values, points)])
+
+    def log_grid(self, results: Path) -> None:
+        """What a whole results tree says, on the run of the grid itself; unchanged numbers are not written again."""
+        with self._timed():
+            tree = read_tree(results)
+            claims = judge_all(tree)
+            links = f"[All variants]({variants_link(self._experiment_id)})\n"
+            run = self._client.get_run(self._grid_run())
+            if run.data.tags.get(DESCRIPTION) != (said := grid_description(tree, claims, links)):
+                self._client.set_tag(run.info.run_id, DESCRIPTION, said)
+            now = int(time.time() * 1000)  # the latest of a metric's values is the one that counts
+            counts = [
+                Metric(n, v, now, 0) for n, v, _ in grid_summary(tree, claims).metrics if run.data.metrics.get(n) != v
+            ]
+            if counts:
+                self._client.log_batch(run.info.run_id, counts)
 
     def log_artifact(self, path: Path) -> None:
         """Attach a file to the run of the grid itself."""
@@ -110,104 +223,43 @@ class MlflowTracker:
 
     def _grid_run(self) -> str:
         if self._grid is None:
-            self._grid = self._create_finished("grid", {"kind": "grid"})
+            [self._grid] = self._writer.create([NewRun("grid", {"kind": "grid", **SOURCE})])
         return self._grid
 
     def report(self) -> TrackerReport:
         return TrackerReport(self._written, self._already_there, self._replaced, self._seconds)
 
     def _find_or_create_experiment(self, name: str, artifact_root: Path | None) -> str:
+        tags = {**EXPERIMENT_TAGS, VIEW + VARIANTS: variants_view()}
         found = self._client.get_experiment_by_name(name)
         if found is None:
             location = None if artifact_root is None else artifact_root.absolute().as_uri()
-            return self._client.create_experiment(name, artifact_location=location)
+            return self._client.create_experiment(name, artifact_location=location, tags=tags)
         if found.lifecycle_stage != LifecycleStage.ACTIVE:
             raise BadInput(f"MLflow experiment {name!r} was deleted; restore it or choose another name")
+        for tag, value in tags.items():
+            if found.tags.get(tag) != value:
+                self._client.set_experiment_tag(found.experiment_id, tag, value)
         return found.experiment_id
 
     def _remember_runs(self) -> None:
-        for run in self._all_runs():
-            tags = run.data.tags
+        for run in self._writer.known():
+            tags = run.tags
             match tags.get("kind"):
                 case "grid":
-                    self._grid = self._finished(run)
+                    if not run.finished:  # interrupted between being created and being ended
+                        self._client.set_terminated(run.run_id)
+                    self._grid = run.run_id
                 case "variant":
-                    self._variants[_variant_of(tags)] = self._finished(run)
+                    self._variants[_variant_of(tags)].append(run)
+                case "mean":
+                    self._means[_variant_of(tags)].append(run)
                 case "trial":
                     self._trials[tags["trial_id"]] = run
                 case "reference" | "method":
-                    known = self._rows[_variant_of(tags), tags["seed"], tags["method"]]
-                    finished = run.info.status == FINISHED
-                    known.append(_Row(run.info.run_id, tags["step_id"], tags.get(PARENT), finished))
+                    self._rows[_variant_of(tags)][tags["seed"], tags["method"]].append(run)
                 case _:  # a person's own run in this experiment
                     pass
-
-    def _all_runs(self) -> Iterator[Run]:
-        token: str | None = None
-        while True:
-            page = self._client.search_runs([self._experiment_id], max_results=PAGE, page_token=token)
-            yield from page
-            token = page.token
-            if not token:
-                return
-
-    def _finished(self, run: Run) -> str:
-        """Its id. A run that was interrupted between being created and being ended is ended now."""
-        if run.info.status != FINISHED:
-            self._client.set_terminated(run.info.run_id)
-        return run.info.run_id
-
-    def _variant_run(self, variant: Variant) -> str:
-        name = str(variant)
-        if name not in self._variants:
-            self._variants[name] = self._create_finished(name, {"kind": "variant", **_variant_tags(variant)})
-        return self._variants[name]
-
-    def _create_finished(self, name: str, tags: dict[str, str]) -> str:
-        run_id = self._client.create_run(self._experiment_id, run_name=name, tags=tags).info.run_id
-        self._client.set_terminated(run_id)
-        return run_id
-
-    def _log_row(self, cell: TrackedCell, name: str, row: Mapping[str, Any], parent: str) -> None:
-        known = self._rows[str(cell.variant), str(cell.seed), name]
-        wanted = (cell.step_ids[name], parent, True)
-        if any((run.step_id, run.parent, run.finished) == wanted for run in known):
-            self._already_there += 1
-            return
-        replaces = bool(known)
-        while known:
-            self._client.delete_run(known[-1].run_id)
-            known.pop()
-        tags = {
-            "kind": "reference" if name in REFERENCES else "method",
-            **_variant_tags(cell.variant),
-            "seed": str(cell.seed),
-            "method": name,
-            "step_id": cell.step_ids[name],
-            PARENT: parent,
-        }
-        # start and end are chosen so that MLflow's "duration" is the time of the step, not of this function
-        end = int(time.time() * 1000)
-        start = end - _milliseconds(row.get("seconds"))
-        run = self._client.create_run(self._experiment_id, start, tags, run_name=f"{name} seed {cell.seed}")
-        run_id = run.info.run_id
-        known.append(_Row(run_id, cell.step_ids[name], parent, finished=False))
-        self._write_text(run, json.dumps(row, indent=1, allow_nan=False), "entry.json")
-        self._client.log_inputs(run_id, datasets=[_dataset_input(cell)])
-        self._client.log_batch(run_id, metrics=_metrics(row), params=_params(cell, row))  # MLflow splits long batches
-        self._client.set_terminated(run_id, FINISHED, end)
-        known[:] = [replace(known[-1], finished=True)]
-        self._replaced += replaces
-        self._written += not replaces
-
-    def _write_text(self, run: Run, text: str, name: str) -> None:
-        """``client.log_text`` without its reading of the run, which would be a tenth of the time per row."""
-        assert run.info.artifact_uri is not None  # a run just created has one
-        repository = get_artifact_repository(run.info.artifact_uri, self._client.tracking_uri)
-        with TemporaryDirectory() as folder:
-            path = Path(folder, name)
-            path.write_text(text)
-            repository.log_artifact(str(path))
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -218,8 +270,58 @@ class MlflowTracker:
             self._seconds += time.perf_counter() - started
 
 
+def links(tracking_uri: str, experiment: str) -> dict[str, str]:
+    """What to look at first, by what it shows: parts of the address after the server's own."""
+    with quiet_migration():
+        client = MlflowClient(tracking_uri, registry_uri=tracking_uri)
+        found = client.get_experiment_by_name(experiment)
+    if found is None:
+        return {}
+    place = found.experiment_id
+    shown = {"all variants": variants_link(place)}
+    for run in client.search_runs([place], "tags.kind = 'variant'", max_results=1, order_by=["start_time DESC"]):
+        key = run.data.tags
+        variant = Variant(key["dataset"], key["arch"], Scenario(key["scenario"]), int(key["key"]))
+        shown[f"methods of the newest variant, {variant}"] = methods_link(place, variant)
+    for run in client.search_runs([place], "tags.kind = 'grid'", max_results=1):
+        pages = [file.path for file in client.list_artifacts(run.info.run_id, "report")]
+        page = next((path for path in pages if path.endswith(".html")), "")
+        shown["the report" if page else "the grid as a whole"] = run_link(place, run.info.run_id, page)
+    return shown
+
+
+def _below(run: KnownRun, parent: KnownRun) -> bool:
+    return run.tags.get(PARENT) == parent.run_id
+
+
+def _summary_metrics(summary: RunSummary) -> list[Metric]:
+    return [Metric(name, value, 0, step) for name, value, step in summary.metrics]
+
+
+def _row_run(cell: TrackedCell, name: str, row: Mapping[str, Any], parent: str) -> NewRun:
+    tags = {
+        "kind": "reference" if name in REFERENCES else "method",
+        **_variant_tags(cell.variant),
+        "seed": str(cell.seed),
+        "method": name,
+        "step_id": cell.step_ids[name],
+        PARENT: parent,
+        **SOURCE,
+    }
+    return NewRun(
+        f"{name} seed {cell.seed}",
+        tags,
+        _params(cell, row),
+        _metrics(row),
+        _dataset(cell),
+        row.get("seconds") or 0.0,
+        {"entry.json": json.dumps(row, indent=1, allow_nan=False)},
+    )
+
+
 def _variant_tags(variant: Variant) -> dict[str, str]:
     return {
+        "variant": str(variant),
         "dataset": variant.dataset,
         "arch": variant.arch,
         "scenario": str(variant.scenario),
@@ -231,24 +333,23 @@ def _variant_of(tags: Mapping[str, str]) -> str:
     return f"{tags['dataset']}/{tags['arch']}/{tags['scenario']}/{tags['key']}"
 
 
-def _dataset_input(cell: TrackedCell) -> DatasetInput:
-    dataset = Dataset(
+def _dataset(cell: TrackedCell) -> Dataset:
+    return Dataset(
         name=cell.variant.dataset,
         digest=cell.dataset_fingerprint[:DIGEST_LENGTH],
         source_type="fingerprint",
         source=json.dumps({"fingerprint": cell.dataset_fingerprint}),
     )
-    return DatasetInput(dataset, [InputTag("mlflow.data.context", "unlearning")])
 
 
-def _params(cell: TrackedCell, row: Mapping[str, Any]) -> list[Param]:
+def _params(cell: TrackedCell, row: Mapping[str, Any]) -> dict[str, str]:
     target = row.get("target", {})
     values = {
         **flat(cell.settings),
         **{name: cell.entry[name] for name in COUNTS if name != "seed" and name in cell.entry},
         **{name: target[name] for name in TARGET_PARAMS if target.get(name) is not None},
     }
-    return [Param(name, value if isinstance(value, str) else json.dumps(value)) for name, value in values.items()]
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
 
 
 def _metrics(row: Mapping[str, Any]) -> list[Metric]:

@@ -10,15 +10,13 @@ from statistics import median
 from tracking.claims import Claim, Kind, Verdict, can_fail, identities
 from tracking.claims.judging import unlearning
 from tracking.entries import CLOCK_TOLERANCE, clock_is_steady, mean_over_seeds, ratio
-from tracking.front import BUDGETS, KL_F, KL_T, SHORT, Place, percent, places
+from tracking.front import BUDGETS, KL_F, KL_T, SHORT, Place, headline_budget, percent, places
 from tracking.tables.distillation import idle_everywhere
 from tracking.tables.table import counted, listed, two_digits, whole
 from tracking.tree import Tree, TreeVariant
 from unlearn_core import methods
 from unlearn_core.grid import ARCHITECTURES, Scenario
 
-HEADLINE = 0.01
-"""The share of a retrain's cost that the first sentence is about."""
 NAMED = 3
 """Methods that it names."""
 ROWS: Mapping[str, tuple[str, str]] = {KL_F: ("forgotten rows", "KL_f"), KL_T: ("test set", "KL_t")}
@@ -62,7 +60,7 @@ def over_floor(variant: TreeVariant) -> float | None:
 def headline(tree: Tree) -> tuple[str, ...]:
     """Who is closest at 1 % of a retrain's cost (the next cost at which anyone is there), and beside ``short``."""
     found = [place for v in tree.variants for place in places(v)]
-    budget = next((b for b in BUDGETS if b >= HEADLINE and any(p.method for p in found if p.budget == b)), None)
+    budget = headline_budget(found)
     if budget is None:
         return (f"No method is done at {percent(BUDGETS[-1])} of a retrain's cost or below.",) if found else ()
     there = {measure: [p for p in found if (p.budget, p.measure) == (budget, measure)] for measure in ROWS}

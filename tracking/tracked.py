@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,16 @@ class TrackedCell:
     step_ids: Mapping[str, str]
     dataset_fingerprint: str
     settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class TrackedVariant:
+    """Cells of one variant that are to be written, and all of its seeds in the results tree, for what is said over seeds."""
+
+    variant: Variant
+    backbone: str
+    entries: Sequence[dict[str, Any]]
+    cells: Sequence[TrackedCell]
 
 
 @dataclass(frozen=True)

@@ -127,15 +127,14 @@ def _needs_of_method(
     line = methods.find(method)
     if line.family is Family.BASELINE:
         return {}
-    if line.family is Family.EDIT:
-        seen = {}
-    if line.prepares is None:
-        return seen
     data = {role: step for role, step in needs.items() if role in ("features", "images")}
-    config = {"space": cell["space"], **prepared_config(line.prepares, cell["arch"])}
-    if PREPARATIONS[line.prepares].per is Per.NETWORK:
-        data, config = data | {"base": needs["base"]}, config | {"seed": cell["seed"]}
-    return seen | {line.prepares: Step(Kind.PREPARED, config, data | seen)}
+    found = {} if line.family is Family.EDIT else dict(seen)
+    for name in methods.prepared_for(method):
+        config, of = {"space": cell["space"], **prepared_config(name, cell["arch"])}, seen
+        if PREPARATIONS[name].per is Per.NETWORK:
+            config, of = config | {"seed": cell["seed"]}, {"base": needs["base"]}
+        found[name] = Step(Kind.PREPARED, config, data | of)
+    return found
 
 
 def _sketch_settings(source: Source) -> dict[str, Any]:

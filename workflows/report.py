@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import fnmatch
 import platform
-import re
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 from tracking.claims import Claim, judge_all
-from tracking.document import MADE, write_document
+from tracking.document import write_document
 from tracking.figures import write_figures
 from tracking.figures.illustrations import write_regions, write_weights
 from tracking.figures.style import FigureFile
@@ -24,7 +22,6 @@ from tracking.tables.report import report_tables
 from tracking.tables.table import Table
 from tracking.tree import Tree, read_tree
 from unlearn_core.errors import BadInput
-from workflows.layout import check_folder
 
 Progress = Callable[[str], None]
 
@@ -98,54 +95,6 @@ def _illustrations(directory: Path) -> list[FigureFile]:
 def _made_by(results: Path) -> Mapping[str, str]:
     packages = {name: version(name) for name in ("unlearn-grid", "polars", "matplotlib", "numpy")}
     return {"results": str(results), "python": platform.python_version(), **packages}
-
-
-def check_document(document: Path) -> None:
-    """Refuse, before any work is done, a place whose file was not made by a report."""
-    if document.suffix != ".md" or document.is_dir():
-        raise BadInput(f"--document {document} names no Markdown file; it is such as docs/results.md")
-    check_folder(document.parent / "figures" / document.stem, "--document")
-    if document.exists() and not _made_here(document):
-        raise BadInput(
-            f"{document} was not made by 'unlearn report', so it is not written over; name another --document"
-        )
-
-
-def publish(report: Report, document: Path) -> None:
-    """The document at a place of its own, such as docs/results.md, with the figures that it shows beside it.
-
-    The figures of an earlier document there are replaced: those that it links, and nothing else.
-    """
-    check_document(document)
-    source = report.page.parent / "report.md"
-    figures = document.parent / "figures" / document.stem
-    text = source.read_text()
-    shown = {path.name: path for path in report.files if path.suffix == ".svg" and f"(figures/{path.name})" in text}
-    for name in shown:
-        text = text.replace(f"(figures/{name})", f"({_link(document, name)})")
-    ours = _linked_figures(document) if document.exists() else set()
-    if foreign := sorted(name for name in shown if name not in ours and (figures / name).exists()):
-        raise BadInput(f"{figures / foreign[0]} is not of an earlier report, so it is not written over; move it away")
-    figures.mkdir(parents=True, exist_ok=True)
-    for name, path in shown.items():
-        shutil.copy(path, figures / name)
-    document.write_text(text)
-    for name in ours - set(shown):
-        (figures / name).unlink(missing_ok=True)
-
-
-def _made_here(document: Path) -> bool:
-    return MADE in document.read_bytes().decode(errors="replace")
-
-
-def _linked_figures(document: Path) -> set[str]:
-    """The figures that an earlier document shows: it was made here, so they were."""
-    prefix = re.escape(_link(document, ""))
-    return set(re.findall(rf"^!\[.*\]\({prefix}([^/()]+\.svg)\)$", document.read_text(), re.MULTILINE))
-
-
-def _link(document: Path, figure: str) -> str:
-    return f"figures/{document.stem}/{figure}"
 
 
 def named_tables(tables: Sequence[Table], patterns: Sequence[str]) -> list[Table]:

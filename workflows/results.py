@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,8 @@ from tasks.files import ENTRY
 from tasks.local_backend import LocalActor
 from tasks.step import Kind, Step
 from tasks.store import DONE, Store
-from tracking.tracked import TrackedCell, TrackerReport, default_tracking_uri
-from tracking.tree import write_atomically, write_entries
+from tracking.tracked import TrackedCell, TrackedVariant, TrackerReport, default_tracking_uri
+from tracking.tree import read_entries, write_atomically, write_entries
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import Scenario, Variant
 from unlearn_core.records import without_nonfinite
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
     from tasks.ray_backend import RayActor
     from tracking.mlflow_tracker import MlflowTracker
 
-BACKLOG = 64
-"""Cells that may wait for the MLflow writer before the driver waits for it."""
+BACKLOG = 16
+"""Variants that may wait for the MLflow writer before the driver waits for it."""
+Place = tuple[Variant, str]
+"""A variant and the backbone of its features."""
 
 
 class Recorder:
@@ -38,33 +41,46 @@ class Recorder:
         self.tracked: set[str] = set(read_json(layout.tracked, {}).get(self.uri, []))
         self._tracker: LocalActor | RayActor | None = None
         self._on_ray: bool = False
-        self._pending: list[tuple[str, Callable[[], Any]]] = []
+        self._expected: defaultdict[Place, set[str]] = defaultdict(set)
+        self._unsent: defaultdict[Place, dict[str, TrackedCell]] = defaultdict(dict)
+        self._pending: list[tuple[Iterable[str], Callable[[], Any]]] = []
         self._waited: float = 0.0
 
     def use_ray(self) -> None:
         self._on_ray = True
+
+    def expect(self, cells: Iterable[Step]) -> None:
+        """MLflow gets a variant once all of these of its cells are recorded, or at the end."""
+        for step in cells:
+            self._expected[_place(step.identity["config"])].add(step.id)
 
     def record(self, cells: Iterable[Step]) -> None:
         """Put cells whose audit is in the store into the tree and, unless they are there already, into MLflow."""
         self.record_stored([(step.id, self.store.path(step), step.identity) for step in cells])
 
     def record_stored(self, cells: Sequence[tuple[str, Path, dict[str, Any]]]) -> None:
-        by_variant: dict[tuple[Variant, str], list[dict[str, Any]]] = {}
+        by_variant: dict[Place, list[dict[str, Any]]] = {}
         for step_id, directory, identity in cells:
-            cell = _tracked_cell(step_id, directory, identity)
+            cell, place = _tracked_cell(step_id, directory, identity), _place(identity["config"])
             entry = cell.entry | {"provenance": _provenance(step_id, directory, identity["config"])}
-            by_variant.setdefault((cell.variant, identity["config"]["backbone"]), []).append(entry)
+            by_variant.setdefault(place, []).append(entry)
+            self._expected[place].discard(step_id)
             if self.track and step_id not in self.tracked:
-                self._send(step_id, cell)
-        for (variant, backbone), entries in by_variant.items():
-            write_entries(self.layout.results, variant, backbone, entries)
+                self._unsent[place][step_id] = cell
+        for place, entries in by_variant.items():
+            write_entries(self.layout.results, *place, entries)
+            if not self._expected[place]:
+                self._send(place)
 
     def finish(self) -> str:
-        """Wait for the writer; a line on what it did and what that cost."""
+        """Send what is left and wait for the writer; a line on what it did and what that cost."""
+        for place in list(self._unsent):
+            self._send(place)
         if self._tracker is None:
             return "MLflow: nothing new" if self.track else "MLflow: not tracked"
         started = time.perf_counter()
         self._drain(0)
+        self._tracker.call("log_grid", self.layout.results)()
         report: TrackerReport = self._tracker.call("report")()
         self._tracker.close()
         self._waited += time.perf_counter() - started
@@ -75,20 +91,25 @@ class Recorder:
             f"{report.seconds:.1f} s in the writer, {self._waited:.1f} s waited for"
         )
 
-    def _send(self, step_id: str, cell: TrackedCell) -> None:
+    def _send(self, place: Place) -> None:
+        """The cells of a variant that MLflow lacks, with all seeds that the tree has of it."""
+        if not (cells := self._unsent.pop(place, None)):
+            return
         if self._tracker is None:
             self._tracker = self._start_tracker()
-        self._pending.append((step_id, self._tracker.call("log_cell", cell)))
+        entries = read_entries(self.layout.results, *place)
+        tracked = TrackedVariant(*place, entries, list(cells.values()))
+        self._pending.append((cells, self._tracker.call("log_variant", tracked)))
         started = time.perf_counter()
         self._drain(BACKLOG)
         self._waited += time.perf_counter() - started
 
     def _drain(self, allowed: int) -> None:
-        """Wait until at most so many cells are still to be written."""
+        """Wait until at most so many variants are still to be written."""
         while len(self._pending) > allowed:
-            step_id, wait = self._pending.pop(0)
+            step_ids, wait = self._pending.pop(0)
             wait()
-            self.tracked.add(step_id)
+            self.tracked.update(step_ids)
 
     def _start_tracker(self) -> LocalActor | RayActor:
         from tracking.mlflow_tracker import MlflowTracker
@@ -115,13 +136,21 @@ def _artifacts(layout: Layout, uri: str) -> Path | None:
 
 
 def sync(layout: Layout, tracking_uri: str | None) -> tuple[int, str]:
-    """Make the results tree and MLflow again from the store alone; how many cells, and what the writer did."""
+    """Make the results tree and MLflow again from the store alone; how many cells, and what the writer did.
+
+    If a cell was run twice, the later run counts.
+    """
     recorder = Recorder(layout, tracking_uri)
     recorder.tracked = set()
-    stored = list(recorder.store.records(Kind.AUDIT))
-    stored.sort(key=lambda record: record[1]["finished"])  # if a cell was run twice, the later run counts
-    recorder.record_stored([(directory.name, directory, done["identity"]) for directory, done in stored])
-    return len(stored), recorder.finish()
+    latest: dict[tuple[Place, int], tuple[str, Path, dict[str, Any]]] = {}
+    for directory, done in sorted(recorder.store.records(Kind.AUDIT), key=lambda record: record[1]["finished"]):
+        config = done["identity"]["config"]
+        latest[_place(config), config["seed"]] = (directory.name, directory, done["identity"])
+    recorder.record_stored(list(latest.values()))
+    said = recorder.finish()
+    if (report := layout.out / "report").is_dir() and latest:
+        said = f"{said}\n{log_report(layout, tracking_uri, report)}"
+    return len(latest), said
 
 
 def log_trials(tracker: MlflowTracker, tuning: Mapping[str, Any], trials: Iterable[Mapping[str, Any]]) -> None:
@@ -158,10 +187,14 @@ def _provenance(step_id: str, directory: Path, config: dict[str, Any]) -> dict[s
     }
 
 
+def _place(config: Mapping[str, Any]) -> Place:
+    return Variant(config["dataset"], config["arch"], Scenario(config["scenario"]), config["key"]), config["backbone"]
+
+
 def _tracked_cell(step_id: str, directory: Path, identity: dict[str, Any]) -> TrackedCell:
     config, needs = identity["config"], identity["needs"]
     return TrackedCell(
-        variant=Variant(config["dataset"], config["arch"], Scenario(config["scenario"]), config["key"]),
+        variant=_place(config)[0],
         seed=config["seed"],
         entry=json.loads((directory / ENTRY).read_text()),
         step_ids={row: needs[row] for row in needs if row not in ("features", "images")},
@@ -175,5 +208,7 @@ def log_report(layout: Layout, tracking_uri: str | None, folder: Path) -> str:
     uri = tracking_uri or default_tracking_uri(layout.out)
     if tracking_uri is None and not Path(uri.removeprefix("sqlite:///")).exists():
         return "MLflow: the grid has no database, so the report is logged nowhere"
-    open_tracker(layout, uri, layout.experiment).log_folder(folder)
+    tracker = open_tracker(layout, uri, layout.experiment)
+    tracker.log_grid(layout.results)
+    tracker.log_folder(folder)
     return f"MLflow: the report is an artifact of the run 'grid' in experiment '{layout.experiment}'"

@@ -62,6 +62,7 @@ def run_plan(
     save_plan(layout, steps)
     state = State(steps)
     state.cached, state.damages = find_cached(steps, store)
+    recorder.expect(step for step in targets if step.kind is Kind.AUDIT)
     display.start(state)
     with contextlib.ExitStack() as stack:
         stack.callback(display.stop)

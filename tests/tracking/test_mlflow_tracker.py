@@ -17,10 +17,12 @@ from typing import Any
 
 import pytest
 from mlflow import MlflowClient
-from mlflow.entities import Dataset, Run
+from mlflow.entities import Dataset, DatasetInput, Metric, Run
 
-from tracking.mlflow_tracker import MlflowTracker
-from tracking.tracked import TrackedCell, TrackerReport, default_tracking_uri
+from tracking.mlflow_tracker import MlflowTracker, links
+from tracking.mlflow_writers import ClientWriter, DatabaseWriter, NewRun, writer_for
+from tracking.tracked import TrackedCell, TrackedVariant, TrackerReport, default_tracking_uri
+from tracking.tree import write_entries
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import Scenario, Variant
 from unlearn_core.records import (
@@ -77,6 +79,15 @@ def cell(seed: int = 42, step: str = "step", settings: dict[str, Any] = SETTINGS
     return TrackedCell(VARIANT, seed, cell_entry(seed, 5, 95, rows), step_ids, FINGERPRINT, settings)
 
 
+def variant(*cells: TrackedCell) -> TrackedVariant:
+    """All seeds of the variant, as the results tree has them."""
+    entries = [
+        item.entry | {"provenance": {"step": json.dumps(sorted(item.step_ids.values()))}}
+        for item in {item.seed: item for item in cells}.values()
+    ]
+    return TrackedVariant(VARIANT, "r50", entries, cells)
+
+
 def all_runs(client: MlflowClient) -> list[Run]:
     experiment = client.get_experiment_by_name("grid")
     assert experiment is not None
@@ -84,13 +95,19 @@ def all_runs(client: MlflowClient) -> list[Run]:
 
 
 def only(client: MlflowClient, **tags: str) -> Run:
-    [run] = [run for run in all_runs(client) if tags.items() <= run.data.tags.items()]
+    """The run of a seed's row, if a method is given without a kind."""
+    found = [run for run in all_runs(client) if tags.items() <= run.data.tags.items()]
+    [run] = [run for run in found if "kind" in tags or run.data.tags["kind"] != "mean"]
     return run
 
 
-def data_sets(run: Run) -> list[Dataset]:
+def data_inputs(run: Run) -> list[DatasetInput]:
     assert run.inputs is not None
-    return [item.dataset for item in run.inputs.dataset_inputs]
+    return run.inputs.dataset_inputs
+
+
+def data_sets(run: Run) -> list[Dataset]:
+    return [item.dataset for item in data_inputs(run)]
 
 
 def content(client: MlflowClient) -> dict[str, Any]:
@@ -133,8 +150,8 @@ def track(uri, tmp_path) -> Callable[..., TrackerReport]:
 
     def log(*cells: TrackedCell) -> TrackerReport:
         tracker = MlflowTracker(uri, "grid", tmp_path / "artifacts")
-        for item in cells:
-            tracker.log_cell(item)
+        if cells:
+            tracker.log_variant(variant(*cells))
         return tracker.report()
 
     return log
@@ -146,19 +163,26 @@ def logged(empty, tmp_path_factory) -> MlflowClient:
     folder = tmp_path_factory.mktemp("logged")
     shutil.copy(empty, folder / "mlflow.db")
     tracker = MlflowTracker(default_tracking_uri(folder), "grid", folder / "artifacts")
-    tracker.log_cell(cell(42))
-    tracker.log_cell(cell(0))
+    tracker.log_variant(variant(cell(42), cell(0)))
     (folder / "table.md").write_text("| a |")
     tracker.log_artifact(folder / "table.md")
     return MlflowClient(default_tracking_uri(folder))
 
 
-def test_one_run_per_variant_with_one_below_it_per_seed_and_row(logged):
+def below(client: MlflowClient, parent: Run) -> list[Run]:
+    return [run for run in all_runs(client) if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+
+
+def test_one_run_per_variant_below_it_one_per_row_and_below_that_one_per_seed(logged):
     parent = only(logged, kind="variant")
     assert parent.info.run_name == "cifar10/mlp1/subclass/0"
     variant_tags = {"dataset": "cifar10", "arch": "mlp1", "scenario": "subclass", "key": "0"}
     assert variant_tags.items() <= parent.data.tags.items()
-    children = [run for run in all_runs(logged) if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    means = below(logged, parent)
+    assert sorted(str(run.info.run_name) for run in means) == sorted(ROWS)
+    assert {run.data.tags["kind"] for run in means} == {"mean"}
+    children = [child for run in means for child in below(logged, run)]
+    assert all(child.data.tags["method"] == run.info.run_name for run in means for child in below(logged, run))
     assert sorted((run.data.tags["seed"], run.data.tags["method"]) for run in children) == sorted(
         (seed, row) for seed in ("42", "0") for row in ROWS
     )
@@ -185,7 +209,7 @@ def test_records_within_an_epoch_are_steps_by_their_place(uri):
     tracked = cell(42)
     for place, record in enumerate(tracked.entry["ft"]["epochs"], start=1):
         record["epoch"] = place / 4
-    MlflowTracker(uri, "grid").log_cell(tracked)
+    MlflowTracker(uri, "grid").log_variant(variant(tracked))
     client = MlflowClient(uri)
     run = only(client, method="ft", seed="42").info.run_id
     assert {m.step: m.value for m in client.get_metric_history(run, "epoch")} == {
@@ -197,7 +221,7 @@ def test_records_within_an_epoch_are_steps_by_their_place(uri):
 def test_trees_of_older_versions_have_no_cost_to_log(uri):
     tracked = cell(42)
     del tracked.entry["ft"]["cost"], tracked.entry["ft"]["preparation"]
-    MlflowTracker(uri, "grid").log_cell(tracked)
+    MlflowTracker(uri, "grid").log_variant(variant(tracked))
     metrics = only(MlflowClient(uri), method="ft", seed="42").data.metrics
     assert "rte" in metrics
     assert not {"cost", "preparation"} & metrics.keys()
@@ -264,8 +288,8 @@ def test_a_rerun_writes_nothing(track, uri):
     assert (first.written, first.already_there, first.replaced) == (10, 0, 0)
     assert first.seconds > 0
     before = {run.info.run_id for run in all_runs(MlflowClient(uri))}
-    again = track(cell(42), cell(0), cell(0))
-    assert (again.written, again.already_there, again.replaced) == (0, 15, 0)
+    again = track(cell(42), cell(0))
+    assert (again.written, again.already_there, again.replaced) == (0, 10, 0)
     assert {run.info.run_id for run in all_runs(MlflowClient(uri))} == before
 
 
@@ -274,7 +298,7 @@ def test_a_half_written_run_is_replaced(track, uri, status):
     track(cell(42))
     client = MlflowClient(uri)
     whole = content(client)
-    finished = only(client, method="ft")
+    finished = only(client, method="ft", seed="42")
     tags = {tag: value for tag, value in finished.data.tags.items() if tag != "mlflow.runName"}
     client.delete_run(finished.info.run_id)
     half = client.create_run(finished.info.experiment_id, tags=tags, run_name=finished.info.run_name)
@@ -284,20 +308,20 @@ def test_a_half_written_run_is_replaced(track, uri, status):
     report = track(cell(42))
     assert (report.written, report.already_there, report.replaced) == (0, 4, 1)
     assert content(client) == whole
-    assert only(client, method="ft").info.run_id != half.info.run_id
+    assert only(client, method="ft", seed="42").info.run_id != half.info.run_id
 
 
 def test_a_write_that_fails_is_made_good_by_the_same_tracker(uri, tmp_path):
     tracker = MlflowTracker(uri, "grid", tmp_path / "artifacts")
     bad = cell(42)
-    bad.entry["floor"]["kl_t"] = math.nan  # no valid entry: refused after the run has been created
+    bad.entry["floor"]["mia_auc"] = math.nan  # no valid entry: refused after the runs above have been written
     with pytest.raises(ValueError, match="Out of range float values"):
-        tracker.log_cell(bad)
-    tracker.log_cell(cell(42))
+        tracker.log_variant(variant(bad))
+    tracker.log_variant(variant(cell(42)))
     report = tracker.report()
-    assert (report.written, report.already_there, report.replaced) == (4, 2, 1)
+    assert (report.written, report.already_there, report.replaced) == (5, 0, 0)
     runs = all_runs(MlflowClient(uri))
-    assert len(runs) == 6
+    assert len(runs) == 1 + 5 + 5
     assert {run.info.status for run in runs} == {"FINISHED"}
 
 
@@ -309,22 +333,149 @@ def test_another_step_replaces_the_run_of_the_old_recipe(track, uri):
     assert (report.written, report.already_there, report.replaced) == (0, 9, 1)
     client = MlflowClient(uri)
     assert only(client, method="ft", seed="42").data.tags["step_id"] == "other"
-    assert len(all_runs(client)) == 11
+    assert len(all_runs(client)) == 1 + 5 + 10
 
 
-def test_rows_move_below_a_new_variant_run_where_a_person_deleted_the_old_one(track, uri):
+@pytest.mark.parametrize("kind", ["variant", "mean"])
+def test_rows_move_below_new_runs_if_a_person_deleted_the_old_ones(track, uri, kind):
     track(cell(42))
     client = MlflowClient(uri)
-    client.delete_run(only(client, kind="variant").info.run_id)
-    assert track(cell(42)).replaced == 5
-    parents = {run.data.tags.get("mlflow.parentRunId") for run in all_runs(client)}
-    assert parents == {None, only(client, kind="variant").info.run_id}
+    before = content(client)
+    for run in all_runs(client):
+        if run.data.tags["kind"] == kind:
+            client.delete_run(run.info.run_id)
+    report = track(cell(42))
+    assert (report.written, report.already_there, report.replaced) == (0, 5, 0)
+    assert content(client) == before
+
+
+def test_another_seed_gives_new_means_above_the_rows_that_stay(track, uri):
+    track(cell(42))
+    kept = only(MlflowClient(uri), method="ft", seed="42").info.run_id
+    tracker = MlflowTracker(uri, "grid")
+    tracker.log_variant(replace(variant(cell(42), cell(0)), cells=[cell(0)]))
+    client = MlflowClient(uri)
+    assert only(client, kind="variant").data.metrics["seeds"] == 2
+    assert kept in {run.info.run_id for run in below(client, only(client, kind="mean", method="ft"))}
+    assert len(all_runs(client)) == 1 + 5 + 10
+
+
+def test_rows_that_a_cell_no_longer_has_are_deleted(track, uri):
+    track(cell(42))
+    new = cell(42, "new")
+    del new.entry["ft"]
+    track(new)
+    assert {run.data.tags["method"] for run in all_runs(MlflowClient(uri)) if "seed" in run.data.tags} == {*ROWS} - {
+        "ft"
+    }
+
+
+def test_a_variants_run_has_means_and_spreads_over_seeds(uri):
+    """KL_f of ft at its last epoch is 0.1 in one seed and 0.3 in the other."""
+    low, high = cell(42), cell(0)
+    low.entry["ft"]["last"]["kl_f"], high.entry["ft"]["last"]["kl_f"] = 0.1, 0.3
+    MlflowTracker(uri, "grid").log_variant(variant(low, high))
+    metrics = only(MlflowClient(uri), kind="variant").data.metrics
+    assert metrics["kl_f/ft"] == pytest.approx(0.2)
+    assert metrics["kl_f_std/ft"] == pytest.approx(0.1)
+    assert metrics["cost_percent/ft"] == pytest.approx(60)
+    assert metrics["seeds"] == 2
+    lda = low.entry["lda-2c"]["last"]["kl_f"]
+    assert metrics["kl_f/best"] == metrics["kl_f/lda-2c"] == pytest.approx(lda)
+    assert only(MlflowClient(uri), kind="variant").data.tags["best_method"] == "lda-2c"
+
+
+def test_a_variants_run_can_be_read_without_a_click_and_found_by_its_tags(logged, tmp_path):
+    run = only(logged, kind="variant")
+    described = run.data.tags["mlflow.note.content"]
+    assert "| lda-2c |" in described
+    assert "| floor |" in described
+    assert len(described) <= 8000
+    names = {Path(file.path).name for file in logged.list_artifacts(run.info.run_id)}
+    assert {"benchmark_cifar10_r50_mlp1_subclass_0.md", "front_cifar10_r50_mlp1_subclass_0.png"} <= names
+    [dataset] = data_sets(run)
+    assert dataset.digest == FINGERPRINT[:36]
+    experiment = logged.get_experiment(run.info.experiment_id)
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+    views = {tag for tag in experiment.tags if tag.startswith("mlflow.sharedViewState.")}
+    assert views == {"mlflow.sharedViewState.variants", "mlflow.sharedViewState.methods-cifar10-mlp1-subclass-0"}
+
+
+def test_a_methods_run_has_its_mean_curve_over_cost(uri):
+    """Two seeds whose KL_f differ by 0.2 at every epoch; a retrain takes 10 s."""
+    low, high = cell(42), cell(0)
+    for record in high.entry["ft"]["epochs"]:
+        record["kl_f"] += 0.2
+    MlflowTracker(uri, "grid").log_variant(variant(low, high))
+    client = MlflowClient(uri)
+    run = only(client, kind="mean", method="ft").info.run_id
+    curve = {m.step: m.value for m in client.get_metric_history(run, "kl_f")}
+    assert curve == pytest.approx({e: 0.5 / (1 + e) + 0.1 for e in range(1, EPOCHS + 1)})
+    spread = {m.step: m.value for m in client.get_metric_history(run, "kl_f_std")}
+    assert spread == pytest.approx(dict.fromkeys(range(1, EPOCHS + 1), 0.1))
+    cost = {m.step: m.value for m in client.get_metric_history(run, "cost_percent")}
+    assert cost == pytest.approx({e: 100 * 0.25 * e / 10 for e in range(1, EPOCHS + 1)})
+
+
+def test_the_grids_run_says_what_the_tree_says_and_links_lead_to_what_is_there(uri, tmp_path):
+    tracker = MlflowTracker(uri, "grid", tmp_path / "artifacts")
+    tracker.log_variant(variant(cell(42)))
+    write_entries(tmp_path / "results", VARIANT, "r50", [cell(42).entry])
+    for _ in range(2):
+        tracker.log_grid(tmp_path / "results")
+    client = MlflowClient(uri)
+    run = only(client, kind="grid")
+    assert (run.data.metrics["variants"], run.data.metrics["cells"]) == (1, 1)
+    assert len(client.get_metric_history(run.info.run_id, "variants")) == 1, "what did not change is not written again"
+    assert "Claims on these results" in run.data.tags["mlflow.note.content"]
+    shown = links(uri, "grid")
+    assert list(shown) == ["all variants", f"methods of the newest variant, {VARIANT}", "the grid as a whole"]
+    assert all(link.startswith(f"#/experiments/{run.info.experiment_id}/runs") for link in shown.values())
+
+
+def test_a_database_is_written_as_mlflows_own_client_writes_it(uri, tmp_path):
+    """The client is the oracle: all that MLflow reads is the same, but for ids and the time of writing."""
+    client = MlflowClient(uri)
+    points = [Metric("kl_f", 0.5 / step, 10 * step, step) for step in range(1, 4)]
+    points += [Metric("kl_f", 0.5, 10, 1), Metric("cost", 2.0, 0, 0), Metric("cost", 1.0, 5, 0)]
+    dataset = Dataset("d", "1" * 36, "fingerprint", "{}")
+    tags = {"kind": "method", "mlflow.note.content": "a | b"}
+    run = NewRun("ft", tags, {"a": "1", "b": "x"}, points, dataset, 3.0, {"entry.json": "{}"})
+    read = []
+    for kind in (ClientWriter, DatabaseWriter):
+        place = client.create_experiment(kind.__name__, artifact_location=(tmp_path / kind.__name__).as_uri())
+        writer = writer_for(client, place)
+        assert isinstance(writer, DatabaseWriter)
+        if kind is ClientWriter:
+            writer = ClientWriter(client, place)
+        ids = [*writer.create([run]), *writer.create([run, replace(run, dataset=None, metrics=())])]
+        runs = [client.get_run(run_id) for run_id in ids]
+        assert {known.run_id for known in writer.known()} == {*ids}
+        read.append(
+            [
+                (
+                    one.data.to_dictionary(),
+                    {
+                        m: [(p.step, p.timestamp, p.value) for p in client.get_metric_history(i, m)]
+                        for m in ("kl_f", "cost")
+                    },
+                    [vars(dataset) for dataset in data_sets(one)],
+                    [(tag.key, tag.value) for item in data_inputs(one) for tag in item.tags],
+                    [file.path for file in client.list_artifacts(i)],
+                    (one.info.end_time or 0) - one.info.start_time,
+                    (one.info.status, one.info.lifecycle_stage, one.info.run_name, one.info.user_id),
+                )
+                for i, one in zip(ids, runs, strict=True)
+            ]
+        )
+        assert len(client.search_runs([place], "metrics.cost = 1 and params.a = '1' and tags.kind = 'method'")) == 2
+    assert read[0] == read[1]
 
 
 def test_the_same_runs_come_back_after_deleting_the_database(track, uri, empty, tmp_path):
     track(cell(42), cell(0))
     before = content(MlflowClient(uri))
-    assert len(before) == 11
+    assert len(before) == 1 + 5 + 10
     # emptied in place, because MLflow keeps the file open as long as the process lives
     with closing(sqlite3.connect(empty)) as source, closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
         source.backup(database)
@@ -337,7 +488,7 @@ def test_the_same_runs_come_back_after_deleting_the_database(track, uri, empty, 
 def test_more_settings_than_one_batch_takes(track, uri):
     many = {f"option{i}": i for i in range(250)}
     track(cell(42, settings=many))
-    run = only(MlflowClient(uri), method="lda-2c")
+    run = only(MlflowClient(uri), method="lda-2c", seed="42")
     assert many.items() <= {name: int(value) for name, value in run.data.params.items() if "option" in name}.items()
     assert len(MlflowClient(uri).get_metric_history(run.info.run_id, "kl_f")) == EPOCHS
 

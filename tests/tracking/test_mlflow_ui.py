@@ -10,14 +10,15 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.processes import free_port, running, wait_until
-from tracking.mlflow_tracker import MlflowTracker
-from tracking.tracked import TrackedCell, default_tracking_uri
+from tracking.mlflow_tracker import MlflowTracker, links
+from tracking.tracked import TrackedCell, TrackedVariant, default_tracking_uri
 from unlearn_core.grid import Scenario, Variant
 from unlearn_core.records import (
     EpochMetrics,
@@ -54,12 +55,18 @@ def cell(seed: int) -> TrackedCell:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory) -> Iterator[str]:
-    """The address of an MLflow server over two seeds of one variant; it and its children end with the tests."""
+def folder(tmp_path_factory) -> Path:
+    """Two seeds of one variant."""
     folder = tmp_path_factory.mktemp("ui")
     tracker = MlflowTracker(default_tracking_uri(folder), "grid", folder / "artifacts")
-    for seed in (42, 0):
-        tracker.log_cell(cell(seed))
+    cells = [cell(seed) for seed in (42, 0)]
+    tracker.log_variant(TrackedVariant(VARIANT, "r50", [item.entry for item in cells], cells))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(folder) -> Iterator[str]:
+    """The address of an MLflow server; it and its children end with the tests."""
     port = free_port()
     command = [
         sys.executable, "-m", "mlflow", "server", "--backend-store-uri", default_tracking_uri(folder),
@@ -88,28 +95,24 @@ def page(browser) -> Iterator[Page]:
     page.close()
 
 
-def test_a_variant_opens_into_its_runs_and_a_run_shows_its_history(page, server, tmp_path):
+def test_the_first_view_has_numbers_and_leads_to_a_variant_and_to_its_methods(page, server, folder, tmp_path):
     expect.set_options(timeout=STEP)
-    page.goto(f"{server}/#/experiments")
-    page.get_by_text("Model training", exact=True).first.click()  # the other half of the UI is about traces of LLMs
-    page.get_by_role("link", name="grid", exact=True).first.click()
-
+    shown = links(default_tracking_uri(folder), "grid")
+    page.goto(f"{server}/{shown['all variants']}")
     variant = page.get_by_role("row").filter(has=page.get_by_role("link", name=str(VARIANT), exact=True))
-    child = page.get_by_role("link", name="lda-2c seed 42", exact=True)
     expect(variant).to_have_count(1)
-    expect(child).to_have_count(0)  # folded below its variant
-    variant.get_by_role("button").first.click()
-    expect(page.get_by_role("link", name="seed 0")).to_have_count(6)
-    expect(page.get_by_role("link", name="seed 42")).to_have_count(6)
-    page.screenshot(path=tmp_path / "runs.png")
+    expect(page.get_by_role("columnheader").filter(has_text="kl_f/best").first).to_be_visible()
+    cells = page.get_by_role("gridcell")
+    expect(cells.filter(has_text="0.024").first).to_be_visible()  # 0.5 / 21, KL_f of the last epoch
+    expect(cells.filter(has_text="lda-2c").first).to_be_visible()  # the best method
+    page.screenshot(path=tmp_path / "variants.png")
 
-    child.click()
-    expect(page.get_by_role("link", name=str(VARIANT), exact=True)).to_be_visible()  # "Parent run"
-    page.get_by_role("tab", name="Model metrics").click()
-    page.get_by_placeholder("Search metric charts").fill("kl_t")
+    page.get_by_role("link", name=str(VARIANT), exact=True).click()
+    expect(page.get_by_role("cell", name="scrub", exact=True)).to_be_visible()  # the benchmark, as its description
+    page.screenshot(path=tmp_path / "variant.png")
+
+    page.goto(f"{server}/{shown[f'methods of the newest variant, {VARIANT}']}")
     cards = page.get_by_test_id("experiment-view-compare-runs-card")
-    chart = cards.filter(has=page.get_by_text("kl_t", exact=True))
-    expect(chart).to_have_count(1)
-    chart.scroll_into_view_if_needed()
-    expect(chart.locator(".scatterlayer .point")).to_have_count(EPOCHS)
-    page.screenshot(path=tmp_path / "run.png")
+    expect(cards).to_have_count(2)
+    expect(cards.first.locator(".scatterlayer .trace")).to_have_count(3)  # a curve for every method
+    page.screenshot(path=tmp_path / "methods.png")

@@ -237,7 +237,8 @@ def test_what_is_incomplete_is_marked_and_every_problem_is_listed(made, tmp_path
     listed = [row for row in seen.rows if row[0].endswith("_raw.json")]
     assert listed == [[str(p.file), p.key or "the whole file", p.what] for p in tree.problems]
     assert [row[0] for row in seen.rows if row[0].endswith(" incomplete")] == ["subclass/2 incomplete"]
-    options = re.findall(r"<option[^>]*>([^<]*)</option>", (tmp_path / "page.html").read_text())
+    jump = (tmp_path / "page.html").read_text().split("</nav>", 1)[0]
+    options = re.findall(r"<option[^>]*>([^<]*)</option>", jump)
     assert [option for option in options if "/" in option] == ["class/0", "subclass/0", "subclass/2 (incomplete)"]
     assert re.findall(
         r"cifar10/r50/mlp1/subclass/\d</h3>(?:(?!</summary>).)*incomplete", (tmp_path / "page.html").read_text()
@@ -494,10 +495,32 @@ def test_jumping_to_a_variant_opens_it(page_file, opened):
 def test_jumping_works_whatever_a_folder_is_called(made, opened, tmp_path):
     tree = made.tree(*(made.variant(made.cell(), dataset=f"a b%20<ü>'{i}\"#") for i in range(4)))
     page = opened(written(tmp_path / "page.html", tree))
-    page.get_by_label("Jump to").select_option(index=9)  # after the prompt, seven sections and the first variant
+    page.get_by_label("Jump to").select_option(index=10)  # after the prompt, eight sections and the first variant
     page.wait_for_function("document.querySelectorAll('.variant')[1].open")
     page.get_by_role("link", name="subclass/0").nth(2).click()
     page.wait_for_function("document.querySelectorAll('.variant')[2].open")
+
+
+@pytest.mark.slow
+def test_methods_of_any_variant_are_compared_by_pointing(page_file, opened, tmp_path):
+    page = opened(page_file)
+    chart = page.locator("#explorer svg")
+    curves = chart.locator("polyline")
+    drawn = curves.count()
+    assert drawn > 10
+    chart.hover()
+    assert re.search(r"^\S+: 0\.2 nats at \S+ % of a retrain's cost$", page.locator("#explore-value").inner_text())
+    page.get_by_label("test set (KL_t)").check()
+    chart.hover()
+    assert ": 0.1 nats" in page.locator("#explore-value").inner_text()
+    page.get_by_label("ft", exact=True).uncheck()
+    assert curves.count() == drawn - 1
+    page.get_by_role("button", name="None of them").click()
+    assert curves.count() == 0
+    page.get_by_label("ft", exact=True).check()
+    page.locator("#explore-variant").select_option("cifar10/r50/mlp1/random/50")
+    assert curves.count() == 1
+    page.screenshot(path=tmp_path / "explorer.png")
 
 
 @pytest.mark.slow

@@ -222,7 +222,7 @@ def _paths(value, path=()):
         yield from _paths(item, (*path, key))
 
 
-OPTIONAL = {"meta", "provenance", "stein", "cost", "preparation"}
+OPTIONAL = {"meta", "provenance", "stein", "cost", "preparation", "mia_two_sided"}
 
 
 def _damaged(document, path, damage):

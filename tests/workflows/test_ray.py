@@ -174,7 +174,9 @@ def test_a_driver_killed_again_and_again_ends_with_the_same_results(
     assert all(after[step] == stamp for step, stamp in stamps.items()), "no step ran twice after it was done"
     assert content(out) == undisturbed
     runs = mlflow_runs(out)
-    assert len(runs) == len(set(runs)) == 8 + N_RUNS, "a parent per variant and every run once"
+    assert len(runs) == len(set(runs)) == 1 + 8 + 8 * 6 + N_RUNS, (
+        "the grid, its variants, their rows, and every run once"
+    )
     assert {run[-1] for run in runs} == {"FINISHED"}
     (out / "mlflow.db").unlink()
     synced = run([sys.executable, "-m", "workflows", "sync", "--out", out], environment=ray_environment)

@@ -5,23 +5,18 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import polars as pl
 import pytest
 
-from tests.processes import Ended, run
-from tracking.document import MADE
+from tests.commands import unlearn
+from tests.processes import Ended
+from tracking.document import END_OF_PART, MADE, PART
 from tracking.tree import Tree
 from unlearn_core.errors import BadInput
-from workflows.report import Report, publish
-
-ROOT = Path(__file__).resolve().parent.parent.parent
-
-
-def unlearn(*arguments) -> Ended:
-    return run([sys.executable, "-m", "workflows", *arguments], ROOT)
+from workflows.publishing import publish, quoted_problem, stamp_problem
+from workflows.report import Report
 
 
 @pytest.fixture(scope="module")
@@ -79,19 +74,35 @@ def test_the_report_is_an_artifact_of_the_grids_run(report, grid):
     assert list(grid.glob("mlartifacts/**/artifacts/report/tables/*.tex"))
 
 
-def test_a_document_and_its_figures_at_a_place_of_their_own(report, grid, tmp_path):
-    notes = tmp_path / "notes.md"
-    notes.write_text("Made on a *toaster*.")
-    result = unlearn(
-        "report", "--results", grid / "results", "--out", tmp_path / "out", "--document", tmp_path / "docs.md",
-        "--notes", notes, "--no-illustrations", "--no-tracking",
+@pytest.fixture(scope="module")
+def damaged(grid, tmp_path_factory) -> tuple[Ended, Path]:
+    """A report on a tree with a damaged file, with notes and with its document at a place of its own."""
+    folder = tmp_path_factory.mktemp("damaged")
+    shutil.copytree(grid / "results", folder / "results")
+    (folder / "results" / "digits" / "pixels" / "class_linear_raw.json").write_text('{"linear": {"0": [{"seed"')
+    (folder / "notes.md").write_text("Made on a *toaster*.")
+    ended = unlearn(
+        "report", "--results", folder / "results", "--out", folder / "out", "--document", folder / "docs.md",
+        "--notes", folder / "notes.md", "--no-illustrations", "--no-tracking",
     )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    text = (tmp_path / "docs.md").read_text()
+    assert ended.returncode == 0, ended.stderr
+    return ended, folder
+
+
+def test_a_document_and_its_figures_at_a_place_of_their_own(damaged):
+    _, folder = damaged
+    text = (folder / "docs.md").read_text()
     assert "Made on a *toaster*." in text
     links = re.findall(r"^!\[.*\]\((.*)\)$", text, re.MULTILINE)
     assert links
-    assert all((tmp_path / link).exists() for link in links)
+    assert all((folder / link).exists() for link in links)
+
+
+def test_a_damaged_tree_is_named_and_the_rest_rendered(damaged):
+    ended, folder = damaged
+    assert "problem in the tree: digits/pixels/class_linear_raw.json" in ended.stdout
+    page = (folder / "out" / "report.html").read_text()
+    assert "subclass/0" in page
 
 
 @pytest.fixture
@@ -108,12 +119,32 @@ def published(tmp_path):
         files = [out / "figures" / f"{name}.svg" for name in figures]
         for file in files:
             file.write_text("drawn")
-        text = "\n".join([MADE, *(f"![{name}](figures/{name}.svg)" for name in figures)])
+        links = (f"![{name}](figures/{name}.svg)" for name in figures)
+        text = "\n".join([MADE, PART, *links, END_OF_PART])
         (out / "report.md").write_text(text)
         publish(Report(Tree(()), (), (), (), tuple(files), out / "report.html"), docs / "x.md")
         return docs
 
     return publish_these
+
+
+def test_a_document_knows_its_numbers_and_renews_who_quotes_it(published, tmp_path):
+    quoting = tmp_path / "README.md"
+    quoting.write_text("# Mine\n\n<!-- part of docs/x.md: headline -->\nold\n<!-- /part -->\nEnd\n")
+    document = published("a") / "x.md"
+    assert stamp_problem(document) is None
+    assert quoting.read_text() == (
+        "# Mine\n\n<!-- part of docs/x.md: headline -->\n![a](docs/figures/x/a.svg)\n<!-- /part -->\nEnd\n"
+    )
+    assert quoted_problem(quoting, tmp_path) is None
+    quoting.write_text(quoting.read_text().replace("![a]", "![b]"))
+    assert "its quotation of docs/x.md is old" in str(quoted_problem(quoting, tmp_path))
+    text = document.read_text()
+    document.write_text(text + "by hand")
+    assert "edited by hand" in str(stamp_problem(document))
+    document.write_text(text)
+    (document.parent / "data" / "x.csv").write_text("newer")
+    assert "not of the numbers" in str(stamp_problem(document))
 
 
 def test_a_document_replaces_its_own_figures_and_nothing_else(published):
@@ -140,16 +171,6 @@ def test_a_document_is_never_put_where_something_else_is(document, tmp_path, mon
     assert answer.code == 2
     assert document in answer.err
     assert (tmp_path / "figures" / "holiday.svg").read_text() == "mine"
-
-
-def test_a_damaged_tree_is_named_and_the_rest_rendered(grid, tmp_path):
-    damaged = tmp_path / "results"
-    shutil.copytree(grid / "results", damaged)
-    (damaged / "digits" / "pixels" / "class_linear_raw.json").write_text('{"linear": {"0": [{"seed"')
-    result = unlearn("report", "--results", damaged, "--no-illustrations", "--no-tracking")
-    assert result.returncode == 0, result.stderr
-    assert "problem in the tree: digits/pixels/class_linear_raw.json" in result.stdout
-    assert (tmp_path / "report" / "report.html").exists()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracking.entries import Entry, Spread, spread, unlearned_nothing
-from tracking.figures.style import FigureFile, look_of, new_figure, save, styled, with_seeds
+from tracking.figures.style import FigureFile, height_beside_legend, look_of, new_figure, save, styled, with_seeds
 from tracking.tables.table import counted, listed
 from unlearn_core import methods
 from unlearn_core.grid import Variant
@@ -51,7 +51,7 @@ def evolution_figure(directory: Path, entries: Sequence[Entry], title: str, name
     if not (curves or floor or base):
         return []
     with styled():
-        figure = new_figure(7.5, 4.4)
+        figure = new_figure(7.5, height_beside_legend(len(curves) + 2))
         axes = figure.add_subplot()
         for curve in curves:
             _draw(axes, curve, len(entries))

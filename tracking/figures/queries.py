@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracking.entries import Entry, number
-from tracking.figures.style import FigureFile, look_of, new_figure, save, styled, with_seeds
+from tracking.figures.style import FigureFile, height_beside_legend, look_of, new_figure, save, styled, with_seeds
 from tracking.tables.table import counted, listed
 from unlearn_core import methods
 from unlearn_core.audit.stein import ALPHAS, UNBOUNDED, min_queries
@@ -51,7 +51,7 @@ def write_queries(directory: Path, entries: Sequence[Entry], title: str, name: s
         return []
     n_forget = max(entry["n_forget"] for entry in entries)
     with styled():
-        figure = new_figure(7.5, 4.4)
+        figure = new_figure(7.5, height_beside_legend(len(curves) + 2))
         axes = figure.add_subplot()
         for i, curve in enumerate(curves):
             label = f"{with_seeds(curve.row, curve.n_seeds, len(entries))}: {min_queries(curve.kl_f, STATED)}"

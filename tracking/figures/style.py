@@ -88,13 +88,24 @@ LOOKS: Mapping[str, Look] = MappingProxyType(
         "dir-2c": _proxy("#5b2a86", ">"),
         "probe": _proxy("#0f9d8a", "H", width=2.4),
         "fresh": _proxy("#1b2a8a", "8", width=2.4),
+        "crossfit": _proxy("#7a9e00", "P"),
+        "newton": _proxy("#c1121f", "*", width=2.4),
+        "newton-crossfit": _proxy("#8f2d56", "X", width=2.4),
+        "newton-cg": _proxy("#c1121f", "d", "--"),
+        "regrow": _proxy("#9a6324", "h"),
+        "truncate": _proxy("#5c5f97", "p"),
+        "ssd": _baseline("#00798c", "o", 4, 1.5, 1, 1.5),
         "ft": _baseline("#444444", "P", 5, 2),
         "ga": _baseline("#b3261e", "X", 1, 1.5),
         "ga-ft": _baseline("#d9706a", "h", 5, 1.5, 1, 1.5),
         "rl-ft": _baseline("#7a5c2e", "*", 3, 1.5),
         "scrub": _baseline("#c2258f", "d", 1, 1),
         "salun": _baseline("#6f7d16", "p", 7, 2, 1, 2, 1, 2),
-        "short": Look("#000000", "-", "p", 2.2, filled=True),
+        "l1-sparse": _baseline("#4f772d", "^", 4, 1.5),
+        "neggrad+": _baseline("#9a6324", "v", 2, 1),
+        "bad-teacher": _baseline("#5c5f97", "<", 6, 1.5, 1, 1.5),
+        "short": Look("#000000", "-", ".", 2.2, filled=True),
+        "short-small": Look("#000000", (0, (6, 1)), "D", 1.4, filled=False),
         "short-warm": Look("#000000", (0, (4, 1.5)), "s", 1.4, filled=False),
         "base": Look("#000000", (0, (1, 3)), "", 1.0, filled=False),
         "floor": Look("#8c8c8c", "-", "", 3.0, filled=False),
@@ -128,6 +139,11 @@ def styled() -> Iterator[None]:
         rcdefaults()
         rcParams.update(RC)
         yield
+
+
+def height_beside_legend(lines: int) -> float:
+    """Inches of a figure with so many lines of legend beside its axes."""
+    return max(4.4, 0.2 * (lines + 2))
 
 
 def new_figure(width: float, height: float) -> Figure:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from tracking.claims import Claim, Kind, Verdict, can_fail, claims_table, identities, identities_table
 from tracking.figures.style import FigureFile
 from tracking.html import VIEWPORT, Html, asset, document, joined, tag, typeset
+from tracking.page.explorer import explorer
 from tracking.page.layout import Layout, lay_out
 from tracking.page.page_tables import INCOMPLETE, index_table, problems_table, provenance_tables, recipe_table
 from tracking.page.table_html import explained, head_html, sentence, table_html
@@ -27,11 +28,12 @@ OPEN_VARIANTS = 3
 
 SECTIONS: Mapping[str, str] = {
     "front": "How close, at what cost",
+    "explore": "Compare methods",
+    "variants": "Results by scenario",
     "summary": "Summary",
     "claims": "Claims",
     "figures": "Figures",
     "tables": "Tables",
-    "variants": "Variants",
     "computed": "How it was computed",
 }
 MARKS: Mapping[Verdict, tuple[str, str]] = {
@@ -64,11 +66,12 @@ def write_page(
     others = [figure for figure in figures if figure is not headline_figure]
     sections = (
         _section("front", *_front(tree, tables, headline_figure)),
+        _section("explore", *explorer(tree)),
+        _section("variants", *_variants(tree, layout)),
         _section("summary", *_summary(tree, claims)),
         _section("claims", *_claims(claims)),
         _section("figures", *map(_figure, others)),
         _section("tables", *map(_overview_table, layout.overview)),
-        _section("variants", *_variants(tree, layout)),
         _section("computed", *_computed(tree, made_by, notes)),
     )
     write_atomically(path, _document(title, _navigation(tree), joined((*_warning(tree), *sections))))
@@ -76,7 +79,7 @@ def write_page(
 
 
 def _document(title: str, navigation: Html, sections: Html) -> str:
-    style, script = asset("page.css"), asset("page.js")
+    style, script = asset("page.css"), joined((asset("page.js"), asset("explorer.js")))
     policy = (
         f"default-src 'none'; img-src data:; style-src '{_sha256(style)}'; script-src '{_sha256(script)}'; "
         "base-uri 'none'; form-action 'none'"
@@ -128,12 +131,13 @@ def _front(tree: Tree, tables: Sequence[Table], figure: FigureFile | None) -> It
     """What a reader should see first: in words, in a picture, in numbers."""
     if said := headline(tree):
         yield tag("ul", *(tag("li", typeset(sentence)) for sentence in said), class_="sentences headline")
-    if figure is not None:
-        yield _figure(figure)
-    for table in tables:
-        if table.name == "front_summary":
-            yield tag("h3", typeset(table.title), id=f"table-{table.name}")
-            yield joined((table_html(table), explained(table)))
+    by_name = {table.name: table for table in tables}
+    for name in ("headline", "front_summary"):
+        if (table := by_name.get(name)) is not None:
+            yield tag("h3", typeset(table.title), id=f"table-{name}")
+            yield joined((table_html(table), explained(table, caption_folded=name != "headline")))
+        if name == "headline" and figure is not None:
+            yield _figure(figure)
 
 
 def _summary(tree: Tree, claims: Sequence[Claim]) -> Iterator[Html]:

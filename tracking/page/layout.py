@@ -16,7 +16,7 @@ BY_VARIANT: Mapping[str, str] = {
     "bounds": "Audit",
 }
 """The tables that are shown variant by variant, by the first word of their name; and what they are called there."""
-ELSEWHERE = ("claims", "identities", "front_summary")
+ELSEWHERE = ("claims", "identities", "headline", "front_summary")
 """The tables that have a section of their own."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracking.entries import Spread
 from tracking.tree import TreeVariant, incomplete_notes, name_within, shared_name, slug
@@ -71,6 +71,16 @@ class Table:
     @property
     def rows(self) -> tuple[Row, ...]:
         return tuple(row for group in self.groups for row in group.rows)
+
+
+def only_columns(table: Table, shown: Callable[[Column], bool]) -> Table:
+    places = [i for i, column in enumerate(table.columns) if shown(column)]
+
+    def cut(row: Row) -> Row:
+        return replace(row, cells=tuple(row.cells[i] for i in places))
+
+    groups = tuple(replace(group, rows=tuple(map(cut, group.rows))) for group in table.groups)
+    return replace(table, columns=tuple(table.columns[i] for i in places), groups=groups)
 
 
 def listed(names: Sequence[object]) -> str:

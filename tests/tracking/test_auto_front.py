@@ -1,0 +1,105 @@
+"""``auto`` at a budget: the rule by hand, numbers by hand, and a choice that sees no retrain and no test label."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import fields, replace
+
+import pytest
+
+from tracking.auto_front import AUTO_BUDGETS, auto_choice, auto_places
+from tracking.tables.auto_front import auto_summary
+from tracking.tree import Tree
+from unlearn_core import methods
+from unlearn_core.grid import Scenario
+from unlearn_core.request_kind import RequestKind
+from unlearn_core.within_budget import NewtonStep, choose_within
+
+GROUP, SCATTERED, CLASS = RequestKind.GROUP, RequestKind.EXCHANGEABLE, RequestKind.WHOLE_CLASS
+SMALL = NewtonStep(cost=0.007, dropped=0.01)
+LARGE = NewtonStep(cost=0.007, dropped=0.4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "linear", "budget", "newton", "expected"),
+    [
+        (CLASS, False, 0.003, None, "truncate"),
+        (CLASS, True, 0.003, None, "truncate"),
+        (CLASS, True, 0.03, None, "regrow"),
+        (SCATTERED, False, 0.1, SMALL, "newton"),
+        (SCATTERED, False, 0.003, SMALL, "short-small"),
+        (SCATTERED, True, 0.03, SMALL, "newton-cg"),
+        (GROUP, True, 0.03, LARGE, "newton-cg"),
+        (GROUP, True, 0.01, SMALL, "newton"),
+        (GROUP, False, 0.01, SMALL, "newton"),
+        (GROUP, False, 0.01, LARGE, "short-small"),
+        (GROUP, False, 0.01, None, "short-small"),
+        (GROUP, False, 0.03, SMALL, "short-small"),
+        (GROUP, False, 0.1, SMALL, "short"),
+    ],
+)
+def test_the_rule(kind, linear, budget, newton, expected):
+    choice = choose_within(kind, linear, budget, newton)
+    assert choice is not None
+    assert choice.method == expected
+    assert {choice.method, choice.runner_up} <= set(methods.names())
+    assert choice.why
+    assert choice.more
+
+
+def test_an_unknown_kind_is_left_to_the_proxies():
+    assert choose_within(RequestKind.UNKNOWN, False, 0.05) is None
+
+
+def subclass(made, **rows):
+    """short: KL_f 1 at 0.2 %, and a tenth of it for every ten times the cost."""
+    short = made.raced("short", (0.002, 1.0, 0.4), (0.02, 0.1, 0.1), (0.2, 0.01, 0.1))
+    newton = made.raced("newton", (0.005, 0.04, 0.02))
+    variant = made.variant(made.cell(42, **{"short": short, "newton": newton, **rows}))
+    return replace(variant, variant=replace(variant.variant, scenario=Scenario.SUBCLASS))
+
+
+def test_auto_is_looked_up_once_it_has_chosen(made):
+    variant = subclass(made)
+    found = {(p.budget, p.measure): p for p in auto_places(variant)}
+    for budget in AUTO_BUDGETS:
+        choice = found[budget, "kl_f"].choice
+        assert choice == auto_choice(variant, budget)
+    trained = found[0.1, "kl_f"]
+    assert (trained.choice.method, trained.kl) == ("short", pytest.approx(0.02)), "to the end of the budget"
+    assert trained.over_short == pytest.approx(1.0)
+    assert found[0.003, "kl_f"].kl is None, "short-small was not run"
+    assert found[0.1, "kl_f"].oracle == pytest.approx(0.02)
+    assert found[0.01, "kl_f"].oracle == pytest.approx(0.04)
+
+
+def test_the_choice_depends_on_neither_the_retrain_nor_test_labels(made):
+    """Whatever is compared with the retrain, or with test labels, is changed in every record: the same choice."""
+    variant = subclass(made)
+    entries = copy.deepcopy(variant.entries)
+    seen = {"acc_f", "cost", "epoch"}  # of the records themselves: answers, and what the step took
+
+    def spoil(value):
+        if isinstance(value, dict):
+            return {
+                key: spoil(item) if isinstance(item, dict | list) or key in seen else 0.123
+                for key, item in value.items()
+            }
+        return [spoil(item) for item in value] if isinstance(value, list) else value
+
+    spoiled = tuple(
+        {key: spoil(item) if key not in ("seed", "n_forget", "n_retain") else item for key, item in entry.items()}
+        for entry in entries
+    )
+    other = replace(variant, entries=spoiled)
+    assert other.entries != variant.entries
+    for budget in AUTO_BUDGETS:
+        assert auto_choice(other, budget) == auto_choice(variant, budget)
+    assert {field.name for field in fields(NewtonStep)} == {"cost", "dropped"}
+
+
+def test_the_table_counts_what_was_run(made):
+    table = auto_summary(Tree((subclass(made),), ()))
+    assert table is not None
+    [row] = table.groups[0].rows
+    assert [cell.text for cell in row.cells[-4:]] == ["1/1", "1", "1", "1"]

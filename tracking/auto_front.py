@@ -1,0 +1,85 @@
+"""What ``auto`` reaches at each cost, from the records of a grid: a rule chooses, and only then is its KL looked up.
+
+A cell's kind is known by how it was drawn: all rows of a class, rows at random, or a part of a class. Whether the tests of
+``request_kind`` find the same on these networks is measured apart (``benchmarks.closeness``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracking.entries import mean_over_seeds, ratio
+from tracking.front import CUT_SHORT, MEASURES, Trajectory, interpolated, short_at, trajectories
+from tracking.tree import TreeVariant
+from unlearn_core.grid import Scenario
+from unlearn_core.request_kind import RequestKind
+from unlearn_core.within_budget import LINEAR, NEWTON, BudgetChoice, NewtonStep, choose_within
+
+AUTO_BUDGETS: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1)
+KINDS = {
+    Scenario.CLASS: RequestKind.WHOLE_CLASS,
+    Scenario.RANDOM: RequestKind.EXCHANGEABLE,
+    Scenario.SUBCLASS: RequestKind.GROUP,
+}
+
+
+@dataclass(frozen=True)
+class AutoPlace:
+    """What ``auto`` chose for a variant, and how close it came.
+
+    Attributes:
+        kl: of the chosen method within the budget; None if it was not run, or costs more.
+        short: a retrain cut short at the same cost, at its best.
+        oracle: the closest of all methods within the budget, which takes a retrain to know.
+    """
+
+    budget: float
+    measure: str
+    choice: BudgetChoice
+    kl: float | None
+    short: float | None
+    oracle: float | None
+
+    @property
+    def over_short(self) -> float | None:
+        return ratio(self.kl, self.short)
+
+    @property
+    def over_oracle(self) -> float | None:
+        return ratio(self.kl, self.oracle)
+
+
+def auto_choice(variant: TreeVariant, budget: float) -> BudgetChoice:
+    """By what can be known without a retrain: the kind of request, the head, what a Newton step cost and took away."""
+    entries, newton = variant.entries, None
+    cost = mean_over_seeds(entries, NEWTON, "last", "cost") if variant.has(NEWTON) else None
+    if cost is not None:
+        before, after = (mean_over_seeds(entries, row, "last", "acc_f") for row in ("base", NEWTON))
+        if before is not None and after is not None:
+            newton = NewtonStep(cost, before - after)
+    choice = choose_within(KINDS[variant.variant.scenario], variant.variant.arch == LINEAR, budget, newton)
+    if choice is None:
+        raise ValueError(f"{variant.name} is of no kind")
+    return choice
+
+
+def auto_places(variant: TreeVariant) -> list[AutoPlace]:
+    """One for every budget and measure."""
+    found = trajectories(variant)
+    return [_place(variant, found, budget, measure) for budget in AUTO_BUDGETS for measure in MEASURES]
+
+
+def _place(variant: TreeVariant, found: Sequence[Trajectory], budget: float, measure: str) -> AutoPlace:
+    choice = auto_choice(variant, budget)
+    reached = {t.method: kl for t in found if (kl := _reached(t, measure, budget)) is not None}
+    oracle = min(reached.values(), default=None)
+    return AutoPlace(budget, measure, choice, reached.get(choice.method), short_at(found, measure, budget), oracle)
+
+
+def _reached(trajectory: Trajectory, measure: str, budget: float) -> float | None:
+    """What goes on for as long as it may ends at the budget; all else with the last record within it."""
+    if trajectory.method in CUT_SHORT:
+        return interpolated(trajectory, measure, budget)
+    point = trajectory.within(budget)
+    return None if point is None else point.mean(measure)

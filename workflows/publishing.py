@@ -1,0 +1,150 @@
+"""A report's document at a place of its own, such as docs/results.md: with its figures, its numbers as a file, and a stamp.
+
+The stamp has the digests of the numbers and of the text, so that a test can tell a document that is older than its data or
+was edited by hand; other documents quote its parts word for word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from pathlib import Path
+
+import polars as pl
+
+from tracking.document import END_OF_PART, MADE, PART
+from tracking.frames import OWNER, frames
+from unlearn_core.errors import BadInput
+from workflows.layout import check_folder
+from workflows.report import Report
+
+NUMBERS = ("last_kl_f", "last_kl_t", "best_kl_f", "best_kl_t", "last_acc_t", "last_acc_f", "cost", "preparation", "rte")
+STAMP = re.compile(
+    r"^<!-- numbers: (?P<file>\S+) sha256:(?P<numbers>\w+); text sha256:(?P<text>\w+) -->\n", re.MULTILINE
+)
+QUOTED = re.compile(
+    r"(?P<head><!-- part of (?P<document>\S+): headline -->\n)(?P<body>.*?)(?P<end><!-- /part -->)", re.DOTALL
+)
+
+
+def check_document(document: Path) -> None:
+    """Refuse, before any work is done, a place whose file was not made by a report."""
+    if document.suffix != ".md" or document.is_dir():
+        raise BadInput(f"--document {document} names no Markdown file; it is such as docs/results.md")
+    check_folder(document.parent / "figures" / document.stem, "--document")
+    if document.exists() and not _made_here(document):
+        raise BadInput(
+            f"{document} was not made by 'unlearn report', so it is not written over; name another --document"
+        )
+
+
+def publish(report: Report, document: Path) -> list[Path]:
+    """Write it; returns the documents that quote it and were brought up to date.
+
+    The figures of an earlier document there are replaced: those that it links, and nothing else.
+    """
+    check_document(document)
+    source = report.page.parent / "report.md"
+    figures = document.parent / "figures" / document.stem
+    text = source.read_text()
+    shown = {path.name: path for path in report.files if path.suffix == ".svg" and f"(figures/{path.name})" in text}
+    for name in shown:
+        text = text.replace(f"(figures/{name})", f"({_link(document, name)})")
+    ours = _linked_figures(document) if document.exists() else set()
+    if foreign := sorted(name for name in shown if name not in ours and (figures / name).exists()):
+        raise BadInput(f"{figures / foreign[0]} is not of an earlier report, so it is not written over; move it away")
+    figures.mkdir(parents=True, exist_ok=True)
+    for name, path in shown.items():
+        shutil.copy(path, figures / name)
+    document.write_text(_stamped(text, _write_numbers(report, document), document))
+    for name in ours - set(shown):
+        (figures / name).unlink(missing_ok=True)
+    return [quoting for quoting in _neighbours(document) if _quote(quoting, document)]
+
+
+def stamp_problem(document: Path) -> str | None:
+    """What is wrong with a published document: older than its numbers, or edited by hand."""
+    text = document.read_text()
+    stamp = STAMP.search(text)
+    if stamp is None:
+        return "it has no stamp; write it with 'unlearn report --document'"
+    numbers = document.parent / stamp["file"]
+    if not numbers.exists() or _digest(numbers.read_bytes()) != stamp["numbers"]:
+        return f"it is not of the numbers in {stamp['file']}; write it again with 'unlearn report --document'"
+    if _digest(STAMP.sub("", text).encode()) != stamp["text"]:
+        return "it was edited by hand; write it again with 'unlearn report --document'"
+    return None
+
+
+def quoted_problem(quoting: Path, root: Path) -> str | None:
+    """Whether a document's quotations are what the quoted documents say; those from before they had parts are let be."""
+    for found in QUOTED.finditer(quoting.read_text()):
+        wanted = _part(root / found["document"], quoting)
+        if wanted is not None and found["body"] != wanted:
+            return f"its quotation of {found['document']} is old; run 'unlearn report --document {found['document']}'"
+    return None
+
+
+def _write_numbers(report: Report, document: Path) -> Path:
+    """Means and standard deviations over seeds of all that the tables show, one line for every variant and row."""
+    path = document.parent / "data" / f"{document.stem}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    over = [name for name in OWNER if name != "seed"]
+    rows = frames(report.tree).rows
+    spread = [pl.col(name).std(ddof=0).alias(f"{name}_std") for name in NUMBERS]
+    means = rows.group_by(over, maintain_order=True).agg(pl.len().alias("seeds"), pl.col(*NUMBERS).mean(), *spread)
+    means.write_csv(path, float_precision=6)
+    return path
+
+
+def _stamped(text: str, numbers: Path, document: Path) -> str:
+    file = numbers.relative_to(document.parent).as_posix()
+    stamp = f"<!-- numbers: {file} sha256:{_digest(numbers.read_bytes())}; text sha256:{_digest(text.encode())} -->\n"
+    return text.replace(f"{MADE}\n", f"{MADE}\n{stamp}", 1) if f"{MADE}\n" in text else stamp + text
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _neighbours(document: Path) -> list[Path]:
+    return sorted({*document.parent.glob("*.md"), *document.absolute().parent.parent.glob("README.md")} - {document})
+
+
+def _quote(quoting: Path, document: Path) -> bool:
+    """Bring its quotation of ``document`` up to date, if it has one."""
+    text = quoting.read_text()
+
+    def fresh(found: re.Match[str]) -> str:
+        body = _part(document, quoting) if Path(found["document"]).name == document.name else None
+        return found[0] if body is None else found["head"] + body + found["end"]
+
+    new = QUOTED.sub(fresh, text)
+    if new != text:
+        quoting.write_text(new)
+    return new != text
+
+
+def _part(document: Path, quoting: Path) -> str | None:
+    """The headline of a document as another would say it: links lead from there."""
+    text = document.read_text() if document.exists() else ""
+    if PART not in text:
+        return None
+    body = text.split(PART, 1)[1].split(END_OF_PART, 1)[0].lstrip("\n")
+    away = document.absolute().parent.relative_to(quoting.absolute().parent).as_posix()
+    return body if away == "." else body.replace("](figures/", f"]({away}/figures/")
+
+
+def _made_here(document: Path) -> bool:
+    return MADE in document.read_bytes().decode(errors="replace")
+
+
+def _linked_figures(document: Path) -> set[str]:
+    """The figures that an earlier document shows: it was made here, so they were."""
+    prefix = re.escape(_link(document, ""))
+    return set(re.findall(rf"^!\[.*\]\({prefix}([^/()]+\.svg)\)$", document.read_text(), re.MULTILINE))
+
+
+def _link(document: Path, figure: str) -> str:
+    return f"figures/{document.stem}/{figure}"
