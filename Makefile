@@ -9,7 +9,7 @@ READY := .venv/.ready
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 PIP := $(INSTALL) --constraint constraints.txt
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check docs bench clean
 
 demo: $(READY)
 	$(BIN)/unlearn run --methods all --out runs/demo
@@ -20,6 +20,10 @@ demo: $(READY)
 # the test that ended the last one, again and again (pytest-xdist 1371), or wait for ever (1378); so the run ends instead.
 test: check
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "open site/index.html, or with a search that works: $(BIN)/mkdocs serve"
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -36,9 +40,10 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.row_orders
 	$(BIN)/python -m benchmarks.features
 	$(BIN)/python -m benchmarks.workflow
+	$(BIN)/python -m benchmarks.mlflow_writer
 
 clean:
-	rm -rf .venv runs .pytest_cache .ruff_cache .import_linter_cache *.egg-info
+	rm -rf .venv runs site .pytest_cache .ruff_cache .import_linter_cache *.egg-info
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -1,0 +1,122 @@
+"""The documentation: it builds strictly, opens in a browser without asking anybody else, and shows what happens."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.processes import free_port, listens, run, running, wait_until
+from workflows.publishing import quoted_problem, stamp_problem
+
+ROOT = Path(__file__).resolve().parent.parent
+STEP = 240_000  # milliseconds that any one thing on a page may take
+FENCE = re.compile(r"^```(?P<kind>.*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+SHOWN = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
+    built = run([sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", folder], ROOT, environment)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return folder
+
+
+@pytest.mark.slow
+def test_every_page_of_the_navigation_and_every_command_is_there(site):
+    pages = {page.relative_to(site).as_posix() for page in site.rglob("*.html")}
+    assert {
+        "index.html",
+        "start.html",
+        "tutorials/grid.html",
+        "method.html",
+        "reference/python.html",
+        "changelog.html",
+    } <= pages
+    commands = (site / "reference" / "commands.html").read_text()
+    for name in ("prepare", "forget", "verify", "run", "grid", "report", "ui"):
+        assert f"unlearn {name}</a>" in commands or f">unlearn {name}<" in commands, name
+    assert "--dry-run" in commands
+    assert "<math" in (site / "method.html").read_text()
+    assert "find_eta_max" in (site / "reference" / "python.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def address(site) -> Iterator[str]:
+    port = free_port()
+    command = [sys.executable, "-m", "http.server", port, "--bind", "127.0.0.1", "--directory", site]
+    with running(command) as process:
+        wait_until(lambda: listens(port), "the server", process)
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.mark.slow
+def test_it_opens_on_a_desktop_and_on_a_phone_its_search_finds_and_nothing_is_fetched_from_elsewhere(
+    browser, address, tmp_path
+):
+    expect.set_options(timeout=STEP)
+    for width in (375, 1280):
+        page = browser.new_page(viewport={"width": width, "height": 800})
+        page.set_default_timeout(STEP)
+        requests: list[str] = []
+        page.on("request", lambda request, seen=requests: seen.append(request.url))
+        page.goto(f"{address}/index.html")
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.screenshot(path=tmp_path / f"site_{width}.png")
+        if width == 375:
+            page.locator("label[for=__search]").first.click()
+        page.get_by_role("textbox", name="Search").fill("eta_max")
+        expect(page.locator(".md-search-result__item").first).to_be_visible()
+        assert [url for url in requests if not url.startswith((address, "data:", "blob:"))] == []
+        page.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tutorial", ["grid", "request"])
+def test_a_tutorial_says_what_its_commands_print(tutorial, tmp_path):
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name, module in (("unlearn", "-m workflows"), ("python", "")):
+        script = commands / name
+        script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {module} "$@"\n')
+        script.chmod(0o755)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{commands}:{os.environ['PATH']}"}
+    folder = tmp_path / "work"
+    folder.mkdir()
+    checker, checked = doctest.OutputChecker(), 0
+    for fence in FENCE.finditer((ROOT / "docs" / "tutorials" / f"{tutorial}.md").read_text()):
+        if title := re.search(r'title="([\w.]+)"', fence["kind"]):
+            (folder / title[1]).write_text(fence["body"])
+        elif fence["kind"] == "console":
+            for part in re.split(r"^\$ ", fence["body"], flags=re.MULTILINE)[1:]:
+                command, _, shown = part.partition("\n")
+                ended = run(["sh", "-c", command], folder, environment)
+                assert ended.returncode == 0, ended.stderr
+                assert checker.check_output(shown, ended.stdout, SHOWN), f"$ {command}\n{ended.stdout}"
+                checked += 1
+    assert checked >= 4
+
+
+def test_a_published_document_is_of_its_numbers():
+    """Documents that were written with their numbers; the numbers are there, unchanged, and so is the text."""
+    for numbers in sorted((ROOT / "docs" / "data").glob("*.csv")):
+        assert stamp_problem(ROOT / "docs" / f"{numbers.stem}.md") is None
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/index.md"])
+def test_quotations_are_what_the_quoted_document_says(document):
+    assert quoted_problem(ROOT / document, ROOT) is None
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 100
