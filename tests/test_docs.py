@@ -18,7 +18,7 @@ from workflows.publishing import quoted_problem, stamp_problem
 
 ROOT = Path(__file__).resolve().parent.parent
 STEP = 240_000  # milliseconds that any one thing on a page may take
-FENCE = re.compile(r"^```(?P<kind>.*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(?P<kind>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -75,7 +75,8 @@ def test_it_opens_on_a_desktop_and_on_a_phone_its_search_finds_and_nothing_is_fe
         page.screenshot(path=tmp_path / f"site_{width}.png")
         if width == 375:
             page.locator("label[for=__search]").first.click()
-        page.get_by_role("textbox", name="Search").fill("eta_max")
+        expect(page.locator(".md-search-result__meta")).to_have_text("Type to start searching")
+        page.get_by_role("textbox", name="Search").press_sequentially("eta_max")  # it listens to keys
         expect(page.locator(".md-search-result__item").first).to_be_visible()
         assert [url for url in requests if not url.startswith((address, "data:", "blob:"))] == []
         page.close()

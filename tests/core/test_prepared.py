@@ -397,10 +397,10 @@ def test_ten_requests_end_with_the_network_of_one(net, state, tmp_path, method):
 def test_past_the_stated_share_the_state_asks_to_be_prepared_again(net, state, tmp_path):
     book, most = {"ledger": tmp_path / "ledger", "proxy": "short"}, int(MOST_REMOVED * N)
     first = ask(net, SCATTERED[:most], state, **book)
-    ask(first.model, SCATTERED[most : most + 1], state, **book)
+    second = ask(first.model, SCATTERED[most : most + 1], state, **book)
     with pytest.raises(BadInput, match=r"401 of 4000 rows are forgotten by now.*more than 10%; prepare it again"):
         ask(net, SCATTERED[most + 1 : most + 2], state, **book)
-    again = prepare(first.model, X, Y, tmp_path / "again", heldout=HELDOUT, ledger=tmp_path / "ledger")
+    again = prepare(second.model, X, Y, tmp_path / "again", heldout=HELDOUT, ledger=tmp_path / "ledger")
     np.testing.assert_array_equal(again.removed, np.sort(SCATTERED[: most + 1]))
     assert not set(again.removed) & set(again.of_network.values[CURVATURE].rows)
     done = ask(net, SCATTERED[most + 1 : most + 2], tmp_path / "again", **book)

@@ -28,6 +28,8 @@ from unlearn_core.unlearning import Reference, _teachers, run_method
 GAUSSIAN = tuple(name for name in methods.proxies() if methods.find_proxy(name).prepares == methods.MOMENTS)
 
 EPOCHS = 15
+UNANSWERED = ("truncate", "regrow", "newton-cg")
+"""What has no answer to a subclass of mlp1: two are for whole classes, two for linear heads (see test_linear_edits.py)."""
 
 
 def make_reference(scenario, key, seeds=(42, 0), arch="mlp1") -> Reference:
@@ -83,8 +85,7 @@ def test_every_method_moves_the_student_and_none_the_teacher(subclass, method, p
         after = subclass.base.net.state(k)
         assert all(torch.equal(before[k][name], after[name]) for name in after)
         base = subclass.scorers[k].score(subclass.base.net, k)
-        # truncate answers whole classes alone
-        idle = method == "truncate" if record.target is None else record.target.eta_max == 0
+        idle = method in UNANSWERED if record.target is None else record.target.eta_max == 0
         assert (record.best.scores == base) == idle
         line = methods.find(method)
         marks = line.presets[preset].record_at if line.family is Family.BASELINE else ()

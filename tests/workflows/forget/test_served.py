@@ -160,7 +160,8 @@ def test_a_package_of_several_files_is_registered_and_loads_elsewhere(conv, tmp_
     model = ("--model", "their_package.nets:build", "--weights", "w.pt")
     more = ("--out", "out", "--register", "packed", "--tracking-uri", uri)
     registered = in_a_process("forget", *model, *given, *more, cwd=home)
-    assert registered.returncode == 0, registered.stderr
+    # 1: not unlearned, for the network was never trained; --force has it written and registered all the same
+    assert registered.returncode == 1, registered.stderr
     np.save(tmp_path / "x.npy", data.test_x[:3])
     load = (
         "import sys, numpy, mlflow\nmlflow.set_tracking_uri(sys.argv[1])\n"

@@ -137,7 +137,7 @@ def test_a_black_box_and_a_prepared_state_need_no_test_rows(unlearn_here, mine, 
     assert "no test rows" in made.out
     (tmp_path / "few.txt").write_text("3\n14\n15\n")
     few = ("--data", mine / "train.npz", "--ids", tmp_path / "few.txt", "--prepared", tmp_path / "state")
-    answer = unlearn_here("forget", *model, *few, "--out", tmp_path / "p")
+    answer = unlearn_here("forget", *model, *few, "--out", tmp_path / "p", "--force")
     assert answer.code in (0, 1), answer.err
     assert content_of(tmp_path / "p")["data"]["n_heldout"] is None
 
