@@ -14,7 +14,7 @@ from tracking.front import CUT_SHORT, MEASURES, Trajectory, interpolated, short_
 from tracking.tree import TreeVariant
 from unlearn_core.grid import Scenario
 from unlearn_core.request_kind import RequestKind
-from unlearn_core.within_budget import LINEAR, NEWTON, BudgetChoice, NewtonStep, choose_within
+from unlearn_core.within_budget import LINEAR, NEWTON, NEWTON_CROSSFIT, BudgetChoice, NewtonStep, choose_within
 
 AUTO_BUDGETS: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1)
 KINDS = {
@@ -58,7 +58,8 @@ def auto_choice(variant: TreeVariant, budget: float) -> BudgetChoice:
         before, after = (mean_over_seeds(entries, row, "last", "acc_f") for row in ("base", NEWTON))
         if before is not None and after is not None:
             newton = NewtonStep(cost, before - after)
-    choice = choose_within(KINDS[variant.variant.scenario], variant.variant.arch == LINEAR, budget, newton)
+    taught = mean_over_seeds(entries, NEWTON_CROSSFIT, "last", "cost") if variant.has(NEWTON_CROSSFIT) else None
+    choice = choose_within(KINDS[variant.variant.scenario], variant.variant.arch == LINEAR, budget, newton, taught)
     if choice is None:
         raise ValueError(f"{variant.name} is of no kind")
     return choice

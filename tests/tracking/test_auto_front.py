@@ -13,7 +13,7 @@ from tracking.tree import Tree
 from unlearn_core import methods
 from unlearn_core.grid import Scenario
 from unlearn_core.request_kind import RequestKind
-from unlearn_core.within_budget import NewtonStep, choose_within
+from unlearn_core.within_budget import NewtonStep, choose_within, newton_crossfit_cost
 
 GROUP, SCATTERED, CLASS = RequestKind.GROUP, RequestKind.EXCHANGEABLE, RequestKind.WHOLE_CLASS
 SMALL = NewtonStep(cost=0.007, dropped=0.01)
@@ -45,6 +45,19 @@ def test_the_rule(kind, linear, budget, newton, expected):
     assert {choice.method, choice.runner_up} <= set(methods.names())
     assert choice.why
     assert choice.more
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"), [(0.005, "newton"), (0.01, "newton-crossfit"), (0.1, "newton-crossfit")]
+)
+def test_scattered_rows_are_taught_from_where_the_step_ends_if_that_is_affordable(budget, expected):
+    """1000 of 50,000 rows: three epochs over them and 2048 retained rows, at twice the price of training, and the step."""
+    cost = newton_crossfit_cost(1000, 50_000, 50)
+    assert cost == pytest.approx((4 * 1000 + 2 * 3 * (1000 + 2048)) / (50 * 49_000))
+    choice = choose_within(SCATTERED, False, budget, NewtonStep(0.002, 0.01), cost)
+    assert choice is not None
+    assert choice.method == expected
+    assert newton_crossfit_cost(1000, 1_000_000, 50) < cost / 20, "a share of a retrain that grows with D"
 
 
 def test_an_unknown_kind_is_left_to_the_proxies():

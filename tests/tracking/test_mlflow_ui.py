@@ -37,17 +37,21 @@ VARIANT = Variant("cifar10", "mlp1", Scenario.SUBCLASS, 0)
 pytestmark = pytest.mark.slow
 
 
-def scores(epoch: int) -> Scores:
-    return Scores(1.0 / (1 + epoch), 0.5 / (1 + epoch), 0.1, 0.2, 0.9, 0.8, 0.5, 0.6)
+def scores(epoch: int, farther: float = 1.0) -> Scores:
+    return Scores(farther / (1 + epoch), 0.5 * farther / (1 + epoch), 0.1, 0.2, 0.9, 0.8, 0.5, 0.6)
+
+
+def record(name: str, farther: float) -> MethodRecord:
+    epochs = [EpochMetrics(epoch, 0.25 * epoch, scores(epoch, farther)) for epoch in range(1, EPOCHS + 1)]
+    return MethodRecord(name, epochs, epochs[-1], epochs[-1], 5.0, 0.5, 0.6, 0.25)
 
 
 def cell(seed: int) -> TrackedCell:
-    epochs = [EpochMetrics(epoch, 0.25 * epoch, scores(epoch)) for epoch in range(1, EPOCHS + 1)]
     rows: dict[str, Any] = {
         **{name: reference_entry(ReferenceRecord(scores(0), 10.0), 10.0) for name in ("base", "retrain", "floor")},
         **{
-            name: method_entry(MethodRecord(name, epochs, epochs[-1], epochs[-1], 5.0, 0.5, 0.6, 0.25))
-            for name in ("lda-2c", "ft", "scrub")
+            name: method_entry(record(name, farther))
+            for name, farther in (("lda-2c", 1.0), ("ft", 2.0), ("scrub", 3.0))
         },
     }
     step_ids = {name: f"{name}-{seed}" for name in rows}
@@ -103,7 +107,7 @@ def test_the_first_view_has_numbers_and_leads_to_a_variant_and_to_its_methods(pa
     expect(variant).to_have_count(1)
     expect(page.get_by_role("columnheader").filter(has_text="kl_f/best").first).to_be_visible()
     cells = page.get_by_role("gridcell")
-    expect(cells.filter(has_text="0.024").first).to_be_visible()  # 0.5 / 21, KL_f of the last epoch
+    expect(cells.filter(has_text="0.0238").first).to_be_visible()  # 0.5 / 21, KL_f of the last epoch
     expect(cells.filter(has_text="lda-2c").first).to_be_visible()  # the best method
     page.screenshot(path=tmp_path / "variants.png")
 

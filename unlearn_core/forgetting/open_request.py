@@ -68,7 +68,14 @@ from unlearn_core.recipes import HEAD_EPOCHS
 from unlearn_core.request_kind import RequestKind, Verdict, Witnesses, kind_of_request
 from unlearn_core.seeding import derive_seed
 from unlearn_core.training import Member, train
-from unlearn_core.within_budget import NEWTON, TRAINING_PAYS, NewtonStep, affordable_epochs, newton_cost
+from unlearn_core.within_budget import (
+    NEWTON,
+    TRAINING_PAYS,
+    NewtonStep,
+    affordable_epochs,
+    newton_cost,
+    newton_crossfit_cost,
+)
 
 LEAST_STEPS = 400
 """Steps that a retrain cut short should make, in as many epochs as a whole one has at most."""
@@ -131,14 +138,27 @@ class OpenRequest:
             reason = f"all {len(self.rows.already)} records were forgotten by earlier requests"
             return Plan(self.subject, self.forget, self.new, settings, (), (), Choice(None, reason), None)
         verdict, can_train_anew = self._verdict(settings), self.blueprint is not None
-        newton = self._try_newton(settings, verdict)
         return make_plan(
-            self.subject, self.forget, settings, forgotten, self.arch, verdict, can_train_anew, self.new, newton
+            self.subject,
+            self.forget,
+            settings,
+            forgotten,
+            self.arch,
+            verdict,
+            can_train_anew,
+            self.new,
+            self._try_newton(settings, verdict),
+            newton_crossfit_cost(int(self.forget.sum()), self.subject.problem.n_rows, self._retrain_epochs),
         )
+
+    @property
+    def _retrain_epochs(self) -> int:
+        """A head's, if nobody knows how the network was trained."""
+        return HEAD_EPOCHS if self.blueprint is None else self.blueprint.training[1]
 
     def _try_newton(self, settings: ForgetSettings, verdict: Verdict | None) -> NewtonStep | None:
         """What a Newton step on a group comes to, if ``auto`` has too little to spend on training anew."""
-        net, epochs = self.subject.net, HEAD_EPOCHS if self.blueprint is None else self.blueprint.training[1]
+        net = self.subject.net
         small = settings.proxy == AUTO and settings.finalizer == "kl" and settings.budget < TRAINING_PAYS
         if not small or net is None or verdict is None or verdict.kind is not RequestKind.GROUP:
             return None
@@ -151,7 +171,7 @@ class OpenRequest:
             float((model.logits(0, rows.inputs).argmax(1) == rows.label_tensor).double().mean())
             for model in (net, tried)
         )
-        return NewtonStep(newton_cost(len(rows), n_rows, epochs), before - after)
+        return NewtonStep(newton_cost(len(rows), n_rows, self._retrain_epochs), before - after)
 
     def _verdict(self, settings: ForgetSettings) -> Verdict | None:
         """What kind of request it is; only a prepared state can tell."""
