@@ -54,7 +54,9 @@ def methods_view(variant: Variant) -> str:
             "selectedColumns": [f"metrics.`{name}`" for name in ("kl_f", "kl_t", COST)],
             "runsHiddenMode": "SHOW_ALL",
             "compareRunCharts": charts,
-            "compareRunSections": [{"uuid": section, "name": "Closeness over cost", "display": True}],
+            "compareRunSections": [
+                {"uuid": section, "name": "Closeness over cost", "display": True, "columns": 2, "cardHeight": 420}
+            ],
             "isAccordionReordered": False,
             "globalLineChartConfig": {"xAxisKey": "metric", "selectedXAxisMetricKey": COST, "lineSmoothness": 0},
         }
