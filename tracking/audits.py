@@ -11,7 +11,9 @@ from typing import Any
 from tracking.tables.table import counted, listed
 
 FLOOR, BASE = "floor", "base"
-NEEDED = ("name", "scenario", "key", "shadows", "rows", "fit", "false_positive_rates", "results", "rankings", "failed")
+NEEDED = ("name", "key", "shadows", "rows", "pool", "fit", "epochs", "rankings", "failed")
+ATTACKS = ("auc", "accuracy", "tpr_at_0.01", "tpr_at_0.001")
+PARTS = ("forget", "retain", "test")
 FEW = 4
 """Pairs of methods that are named."""
 SAID: Mapping[str, str] = {"ulira_auc": "U-LiRA's AUC", "klom_forget": "KLOM on forgotten records"}
@@ -48,16 +50,28 @@ def read_audits(folder: Path) -> tuple[list[Audit], list[str]]:
     for file in sorted(folder.glob("*.json")):
         try:
             entry = json.loads(file.read_bytes())
-            missing = [name for name in NEEDED if name not in entry]
-            if missing or FLOOR not in entry["results"]:
-                problems.append(f"{file.name}: no audit; it lacks {', '.join(missing) or FLOOR}")
-                continue
-        except (OSError, ValueError, TypeError, RecursionError) as error:
-            why = type(error).__name__
+            _check(entry)
+        except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
+            why = f"{type(error).__name__} {error.args[0] if isinstance(error, KeyError) else ''}".rstrip()
             problems.append(f"{file.name}: {why}; run its 'unlearn audit' again, which computes nothing twice")
-            continue
-        found.append(Audit(entry))
+        else:
+            found.append(Audit(entry))
     return found, problems
+
+
+def _check(entry: Mapping[str, Any]) -> None:
+    """Fails unless all is there that tables, figures and sentences read."""
+    for name in NEEDED:
+        _ = entry[name]
+    _ = entry["results"][FLOOR]
+    for row in entry["results"].values():
+        for name in ATTACKS:
+            value, low, high = row["ulira"][name]
+            _ = float(value), float(low), float(high)
+        if len(row["ulira"]["curve"]) != len(entry["false_positive_rates"]):
+            raise ValueError("a curve has another length than its axis")
+        for part in PARTS:
+            _ = float(row["klom"][part]["mean"]), float(row["klom"][part]["p95"])
 
 
 def sentences(audit: Audit) -> tuple[str, ...]:

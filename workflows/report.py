@@ -40,6 +40,8 @@ class Report:
     tables: tuple[Table, ...]
     files: tuple[Path, ...]
     page: Path
+    unread: tuple[str, ...] = ()
+    """What is wrong with audits that were left out."""
 
 
 def write_report(
@@ -60,8 +62,6 @@ def write_report(
     sentences = summary(tree, claims)
     audits, unread = read_audits(results.parent / "audit")
     tables = (*report_tables(tree, claims), *audit_tables(audits))
-    for problem in unread:
-        progress(f"audit left out: {problem}")
     named_tables(tables, wanted)
     progress(f"{len(tree.variants)} variants, {len(tables)} tables")
     files = [file for table in tables for file in write_table(table, out / "tables")]
@@ -80,7 +80,7 @@ def write_report(
     section = audit_section(audits, curves)
     files.append(write_document(out / "report.md", tree, sentences, tables, figures, notes, section))
     page = write_page(out / "report.html", tree, tables, [*figures, *curves], claims, made_by, notes)
-    return Report(tree, sentences, claims, tables, (*files, page), page)
+    return Report(tree, sentences, claims, tables, (*files, page), page, tuple(unread))
 
 
 def _illustrations(directory: Path) -> list[FigureFile]:
