@@ -31,6 +31,8 @@ class Kind(StrEnum):
     FLOOR = "floor"
     UNLEARN = "unlearn"
     AUDIT = "audit"
+    ANSWERS = "answers"
+    """What one network of an audit says of chosen rows: the base, the retrain, or a method's network."""
     REQUEST = "request"
     """A deletion request to one model of many: its certificate lies where the request says."""
 

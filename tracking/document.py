@@ -25,11 +25,16 @@ def write_document(
     tables: Sequence[Table],
     figures: Sequence[FigureFile],
     notes: str = "",
+    audit: Sequence[str] = (),
 ) -> Path:
-    """The front, the summary, how it was made, figures, tables; figures are linked below ``figures/``."""
+    """The front, the summary, how it was made, the attacker's audit, figures, tables; figures are linked below ``figures/``.
+
+    ``audit`` has the lines of its section, if there is one.
+    """
     first = [table for table in tables if table.name in ("headline", "front_summary")]
     benchmarks = [table for table in tables if table.name.startswith("benchmark_")]
-    overview = [table for table in tables if table not in first and table not in benchmarks]
+    told_elsewhere = [*first, *benchmarks, *(table for table in tables if table.name.startswith("audit_"))]
+    overview = [table for table in tables if table not in told_elsewhere]
     front_figure = next((figure for figure in figures if figure.name.startswith("front_")), None)
     parts = ["# Results", "", MADE, ""]
     told = headline(tree)
@@ -43,6 +48,8 @@ def write_document(
         parts += ["", notes.strip()]
     if tree.problems:
         parts += ["", "## What is wrong with the tree", "", *(f"- `{problem}`" for problem in tree.problems)]
+    if audit:
+        parts += ["", "## The attacker's audit", "", *audit]
     parts += ["", "## Figures"]
     for figure in figures:
         if figure is not front_figure:

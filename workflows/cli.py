@@ -17,6 +17,7 @@ from rich.console import Console
 
 from unlearn_core.errors import BadInput, first_line, printable
 from workflows.commands import (
+    audit,
     explain,
     features,
     forget,
@@ -60,10 +61,10 @@ class Command(Protocol):
 
 COMMANDS: tuple[tuple[str, tuple[Command, ...]], ...] = (
     ("forget records with a model of your own", (prepare, forget, verify)),
-    ("compare methods", (run, grid, plan, tune, features)),
+    ("compare methods", (run, grid, plan, tune, audit, features)),
     ("follow a run and look at results", (status, explain, report, ui, sync)),
 )
-RESUMABLE: tuple[Command, ...] = (run, grid, tune, features)
+RESUMABLE: tuple[Command, ...] = (run, grid, tune, audit, features)
 
 WHAT_IT_IS = """\
 Make a classifier forget training records without retraining it, and certify it.

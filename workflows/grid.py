@@ -57,11 +57,23 @@ def _listed(values: Sequence[int]) -> str:
     return ", ".join(str(value) for value in values)
 
 
-def cell_step(source: Source, variant: Variant, seed: int, chosen: Sequence[str], settings: RunSettings) -> Step:
-    """The audit step of a cell, with everything that it needs behind it."""
+def cell_step(
+    source: Source,
+    variant: Variant,
+    seed: int,
+    chosen: Sequence[str],
+    settings: RunSettings,
+    pool: int | None = None,
+) -> Step:
+    """The audit step of a cell, with everything that it needs behind it.
+
+    ``pool`` is for the shadows of an audit: of how many rows a random request is drawn from.
+    """
     space = variant.label_space
     network = {"arch": variant.arch, "space": str(space), "seed": seed}
-    request = {"scenario": str(variant.scenario), "key": variant.key}
+    request: dict[str, Any] = {"scenario": str(variant.scenario), "key": variant.key}
+    if pool is not None:
+        request["pool"] = pool
     epochs = settings.training_epochs or training_epochs(variant.arch)
     data = {"features" if source.data.kind is Kind.FEATURES else "images": source.data}
     alone = source.sketch is not None

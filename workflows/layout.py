@@ -16,9 +16,11 @@ class Layout:
     Attributes:
         plan: the identities of the steps of the last plan or run, a line each.
         tuning: what ``tune`` tried of each method, a file each.
+        audits: what ``audit`` found of each variant, a file each.
         tracked: which cells are in which MLflow store already, so that a cached rerun need not look.
         experiment: the MLflow experiment; one per grid.
         tuning_experiment: the one that has a run for every trial.
+        audit_experiment: the one that has a run for every method of an audit.
     """
 
     def __init__(self, out: Path) -> None:
@@ -27,6 +29,7 @@ class Layout:
         self.results: Path = out / "results"
         self.figures: Path = out / "figures"
         self.tuning: Path = out / "tuning"
+        self.audits: Path = out / "audit"
         self.failures: Path = out / "failures"
         self.status: Path = out / "status.json"
         self.plan: Path = out / "plan.jsonl"
@@ -34,6 +37,7 @@ class Layout:
         self.mlflow_artifacts: Path = out / "mlartifacts"
         self.experiment: str = f"unlearn-{out.resolve().name}"
         self.tuning_experiment: str = f"{self.experiment}-tuning"
+        self.audit_experiment: str = f"{self.experiment}-audit"
 
 
 def read_json(path: Path, default: Any) -> Any:

@@ -9,17 +9,25 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import polars as pl
 
+from tracking import audit_document
+from tracking.audits import Audit
 from tracking.document import END_OF_PART, MADE, PART
+from tracking.figures.roc import write_rocs
 from tracking.frames import OWNER, frames
+from tracking.tables.exports import frame
+from tracking.tables.shadows import audit_tables
 from unlearn_core.errors import BadInput
 from workflows.layout import check_folder
 from workflows.report import Report
 
 NUMBERS = ("last_kl_f", "last_kl_t", "best_kl_f", "best_kl_t", "last_acc_t", "last_acc_f", "cost", "preparation", "rte")
+MADES = (MADE, audit_document.MADE)
+"""What a document that may be written over says of itself."""
 STAMP = re.compile(
     r"^<!-- numbers: (?P<file>\S+) sha256:(?P<numbers>\w+); text sha256:(?P<text>\w+) -->\n", re.MULTILINE
 )
@@ -35,7 +43,7 @@ def check_document(document: Path) -> None:
     check_folder(document.parent / "figures" / document.stem, "--document")
     if document.exists() and not _made_here(document):
         raise BadInput(
-            f"{document} was not made by 'unlearn report', so it is not written over; name another --document"
+            f"{document} was not made by 'unlearn report' or 'audit', so it is not written over; name another --document"
         )
 
 
@@ -45,10 +53,32 @@ def publish(report: Report, document: Path) -> list[Path]:
     The figures of an earlier document there are replaced: those that it links, and nothing else.
     """
     check_document(document)
-    source = report.page.parent / "report.md"
+    text = (report.page.parent / "report.md").read_text()
+    _write(document, text, report.files, lambda: _write_numbers(report, document))
+    return [quoting for quoting in _neighbours(document) if _quote(quoting, document)]
+
+
+def publish_audits(audits: Sequence[Audit], folder: Path, document: Path, notes: str) -> None:
+    """Write some audits as one document, in the same way; their figures are drawn into ``folder`` first."""
+    check_document(document)
+    figures = write_rocs(folder, audits)
+    text = audit_document.audit_document(audits, figures, notes)
+
+    def numbers() -> Path:
+        path = document.parent / "data" / f"{document.stem}.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        frames_of = zip(audits, map(frame, audit_tables(audits)), strict=True)
+        named = [found.insert_column(0, pl.lit(audit.name).alias("audit")) for audit, found in frames_of]
+        pl.concat(named, how="vertical_relaxed").write_csv(path, float_precision=6)
+        return path
+
+    _write(document, text, [figure.svg for figure in figures], numbers)
+
+
+def _write(document: Path, text: str, files: Iterable[Path], write_numbers: Callable[[], Path]) -> None:
+    """The text with its figures beside it, its numbers and its stamp."""
     figures = document.parent / "figures" / document.stem
-    text = source.read_text()
-    shown = {path.name: path for path in report.files if path.suffix == ".svg" and f"(figures/{path.name})" in text}
+    shown = {path.name: path for path in files if path.suffix == ".svg" and f"(figures/{path.name})" in text}
     for name in shown:
         text = text.replace(f"(figures/{name})", f"({_link(document, name)})")
     ours = _linked_figures(document) if document.exists() else set()
@@ -57,10 +87,9 @@ def publish(report: Report, document: Path) -> list[Path]:
     figures.mkdir(parents=True, exist_ok=True)
     for name, path in shown.items():
         shutil.copy(path, figures / name)
-    document.write_text(_stamped(text, _write_numbers(report, document), document))
+    document.write_text(_stamped(text, write_numbers(), document))
     for name in ours - set(shown):
         (figures / name).unlink(missing_ok=True)
-    return [quoting for quoting in _neighbours(document) if _quote(quoting, document)]
 
 
 def stamp_problem(document: Path) -> str | None:
@@ -101,7 +130,8 @@ def _write_numbers(report: Report, document: Path) -> Path:
 def _stamped(text: str, numbers: Path, document: Path) -> str:
     file = numbers.relative_to(document.parent).as_posix()
     stamp = f"<!-- numbers: {file} sha256:{_digest(numbers.read_bytes())}; text sha256:{_digest(text.encode())} -->\n"
-    return text.replace(f"{MADE}\n", f"{MADE}\n{stamp}", 1) if f"{MADE}\n" in text else stamp + text
+    made = next((made for made in MADES if f"{made}\n" in text), None)
+    return stamp + text if made is None else text.replace(f"{made}\n", f"{made}\n{stamp}", 1)
 
 
 def _digest(content: bytes) -> str:
@@ -137,7 +167,8 @@ def _part(document: Path, quoting: Path) -> str | None:
 
 
 def _made_here(document: Path) -> bool:
-    return MADE in document.read_bytes().decode(errors="replace")
+    text = document.read_bytes().decode(errors="replace")
+    return any(made in text for made in MADES)
 
 
 def _linked_figures(document: Path) -> set[str]:

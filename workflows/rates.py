@@ -120,7 +120,7 @@ class Rates:
         forward = _forward(source, step.config["arch"])
         if step.kind is Kind.SKETCH:
             return Work(forward * (source.n_train + source.n_test))
-        if step.kind is Kind.AUDIT:
+        if step.kind is Kind.AUDIT or (step.kind is Kind.ANSWERS and step.config["method"] in ("base", "retrain")):
             return Work(3 * forward * source.n_test)
         n_forget = _forgotten(step, source)
         arch = step.config["arch"]

@@ -9,16 +9,20 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from tracking.audit_document import audit_section
+from tracking.audits import read_audits
 from tracking.claims import Claim, judge_all
 from tracking.document import write_document
 from tracking.figures import write_figures
 from tracking.figures.illustrations import write_regions, write_weights
+from tracking.figures.roc import write_rocs
 from tracking.figures.style import FigureFile
 from tracking.frames import frames
 from tracking.page import write_page
 from tracking.summary import summary
 from tracking.tables.exports import write_table
 from tracking.tables.report import report_tables
+from tracking.tables.shadows import audit_tables
 from tracking.tables.table import Table
 from tracking.tree import Tree, read_tree
 from unlearn_core.errors import BadInput
@@ -36,6 +40,8 @@ class Report:
     tables: tuple[Table, ...]
     files: tuple[Path, ...]
     page: Path
+    unread: tuple[str, ...] = ()
+    """What is wrong with audits that were left out."""
 
 
 def write_report(
@@ -54,7 +60,8 @@ def write_report(
         raise BadInput(f"{results} holds no variant that can be read: {tree.problems[0] if tree.problems else 'empty'}")
     claims = judge_all(tree)
     sentences = summary(tree, claims)
-    tables = report_tables(tree, claims)
+    audits, unread = read_audits(results.parent / "audit")
+    tables = (*report_tables(tree, claims), *audit_tables(audits))
     named_tables(tables, wanted)
     progress(f"{len(tree.variants)} variants, {len(tables)} tables")
     files = [file for table in tables for file in write_table(table, out / "tables")]
@@ -64,14 +71,16 @@ def write_report(
         files.append(out / f"{name}.parquet")
     progress("figures")
     figures = write_figures(out / "figures", tree.variants)
+    curves = write_rocs(out / "figures", audits)
     if illustrations:
         figures += _illustrations(out / "figures")
-    files += [file for figure in figures for file in (figure.svg, figure.png)]
+    files += [file for figure in (*figures, *curves) for file in (figure.svg, figure.png)]
     progress("the page")
     made_by = _made_by(results)
-    files.append(write_document(out / "report.md", tree, sentences, tables, figures, notes))
-    page = write_page(out / "report.html", tree, tables, figures, claims, made_by, notes)
-    return Report(tree, sentences, claims, tables, (*files, page), page)
+    section = audit_section(audits, curves)
+    files.append(write_document(out / "report.md", tree, sentences, tables, figures, notes, section))
+    page = write_page(out / "report.html", tree, tables, [*figures, *curves], claims, made_by, notes)
+    return Report(tree, sentences, claims, tables, (*files, page), page, tuple(unread))
 
 
 def _illustrations(directory: Path) -> list[FigureFile]:

@@ -13,6 +13,7 @@ from tasks.files import ENTRY
 from tasks.local_backend import LocalActor
 from tasks.step import Kind, Step
 from tasks.store import DONE, Store
+from tracking.audits import read_audits
 from tracking.tracked import TrackedCell, TrackedVariant, TrackerReport, default_tracking_uri
 from tracking.tree import read_entries, write_atomically, write_entries
 from unlearn_core.errors import BadInput
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 BACKLOG = 16
 """Variants that may wait for the MLflow writer before the driver waits for it."""
+ENDS = ((1, "low"), (2, "high"))
+"""Of an interval in an audit: value, low, high."""
 Place = tuple[Variant, str]
 """A variant and the backbone of its features."""
 
@@ -174,6 +177,32 @@ def sync_trials(layout: Layout, tracking_uri: str | None) -> int:
         for tuning in tunings.values():
             log_trials(tracker, tuning, tuning["trials"])
     return sum(len(tuning["trials"]) for tuning in tunings.values())
+
+
+def log_audit(tracker: MlflowTracker, audit: Mapping[str, Any]) -> None:
+    """A run for every row of an audit, as ``audit`` writes it into its file."""
+    shared = {name: audit[name] for name in ("dataset", "arch", "scenario", "key", "shadows", "fit", "epochs")}
+    params = shared | {"preset": audit["settings"]["preset"]}
+    for name, row in audit["results"].items():
+        attack = row["ulira"].items()
+        metrics = {f"ulira_{key}": value[0] for key, value in attack if key != "curve"}
+        metrics |= {f"ulira_{key}_{end}": value[i] for key, value in attack if key != "curve" for i, end in ENDS}
+        metrics |= {f"klom_{part}_{key}": value for part, found in row["klom"].items() for key, value in found.items()}
+        metrics |= {key: value for key, value in row.get("scores", {}).items() if value is not None}
+        metrics |= {f"n_{key}": value for key in ("drawn", "picked") if (value := row.get("stein", {}).get(key))}
+        tracker.log_trial(f"{audit['scenario']}/{audit['key']} {name}", row["id"], params | {"method": name}, metrics)
+
+
+def sync_audits(layout: Layout, tracking_uri: str | None) -> int:
+    """Make the runs of all audits again from the files that ``audit`` wrote; how many audits there are."""
+    audits, problems = read_audits(layout.audits)
+    if problems:
+        raise BadInput(f"{layout.audits}: {problems[0]}")
+    if audits:
+        tracker = open_tracker(layout, tracking_uri, layout.audit_experiment)
+        for audit in audits:
+            log_audit(tracker, audit.entry)
+    return len(audits)
 
 
 def _provenance(step_id: str, directory: Path, config: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ published on its own.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,9 +23,11 @@ from safetensors.torch import load_file, save_file
 from tasks.cache import Cache
 from tasks.compute.data import Write, compute_features, compute_images, compute_resized, compute_shard, load_arrays
 from tasks.compute.request import compute_request
-from tasks.files import ENTRY, OMEGA, RECORD, SKETCH, WEIGHTS
+from tasks.files import ENTRY, KL_ROWS, MARGINS, OMEGA, RECORD, SKETCH, WEIGHTS
 from tasks.step import Kind, Step
 from tasks.store import Store, write_json
+from unlearn_core.audit.answers import answers_of, final_networks
+from unlearn_core.audit.rows import AuditRows, audit_rows
 from unlearn_core.audit.stein import stein_block
 from unlearn_core.data.sketch import Sketch, semi_orthogonal, sketch, sketch_width
 from unlearn_core.data.splits import scenario_mask
@@ -37,7 +40,7 @@ from unlearn_core.nets.stack import State
 from unlearn_core.preparations import PREPARATIONS, Given, Kept, Per, arrays_of, kept_as, prepared_config
 from unlearn_core.problem import Cell, Inputs, Problem, make_cell, make_problem
 from unlearn_core.recipes import training_config
-from unlearn_core.records import cell_entry, method_entry, reference_entry
+from unlearn_core.records import cell_entry, method_entry, reference_entry, without_nonfinite
 from unlearn_core.references import Trained, make_scorers, reference_records, train_reference
 from unlearn_core.unlearning import Reference, run_method
 
@@ -123,6 +126,46 @@ def compute_audit(steps: Sequence[Step], store: Store, cache: Cache) -> list[Wri
     return [writer(k) for k in range(len(steps))]
 
 
+def compute_answers(steps: Sequence[Step], store: Store, cache: Cache) -> list[Write]:
+    """What the networks of an audit say of its rows: bases, retrains, or what a method makes of the bases.
+
+    A method's network is kept nowhere: its answers are, and its scores at its end.
+    """
+    reference = _reference(steps, store, cache)
+    method = steps[0].config["method"]
+    given = {"base": reference.base, "retrain": reference.retrain}
+    if method in given:
+        networks = [(given[method].net, k) for k in range(len(steps))]
+        rows = [{"seconds": seconds} for seconds in given[method].seconds]
+    else:
+        settings = RunSettings.from_config(steps[0].config)
+        _check_config(steps[0], what_is_run(method, reference.arch, settings).config())
+        networks, records = final_networks(method, reference, settings)
+        rows = [{"seconds": r.seconds, "cost": r.cost, "preparation": r.preparation} for r in records]
+    chosen = _audit_rows(steps[0], store, cache)
+
+    def writer(k: int) -> Write:
+        net, member = networks[k]
+        answers = answers_of(net, member, reference, k, chosen)
+        entry = {**without_nonfinite(dataclasses.asdict(reference.scorers[k].score(net, member))), **rows[k]}
+
+        def write(directory: Path) -> None:
+            write_json(directory / ENTRY, entry)
+            np.save(directory / KL_ROWS, answers.kl_rows, allow_pickle=False)
+            for part in MARGINS:
+                np.save(directory / f"{part}.npy", getattr(answers, part), allow_pickle=False)
+
+        return write
+
+    return [writer(k) for k in range(len(steps))]
+
+
+def _audit_rows(step: Step, store: Store, cache: Cache) -> AuditRows:
+    data, config = _inputs(step, store, cache).data, step.config
+    request = Scenario(config["scenario"]), config["key"], config.get("pool")
+    return audit_rows(*request, data.train_y, len(data.test_y), config["rows"])
+
+
 def compute_sketch(steps: Sequence[Step], store: Store, cache: Cache) -> list[Write]:
     """What the proxies of one ResNet see: a layer of it on every image, projected."""
 
@@ -168,6 +211,7 @@ COMPUTE: Mapping[Kind, Compute] = MappingProxyType(
         Kind.FLOOR: compute_reference,
         Kind.UNLEARN: compute_unlearning,
         Kind.AUDIT: compute_audit,
+        Kind.ANSWERS: compute_answers,
         Kind.REQUEST: compute_request,
     }
 )
@@ -238,7 +282,9 @@ def _cells(steps: Sequence[Step], store: Store, cache: Cache) -> list[Cell]:
     def mask(step: Step) -> NDArray[np.bool_]:
         if step.kind is Kind.BASE:
             return np.zeros(len(data.train_y), dtype=bool)
-        return scenario_mask(Scenario(step.config["scenario"]), step.config["key"], data.train_y, step.config["seed"])
+        config = step.config
+        scenario, key = Scenario(config["scenario"]), config["key"]
+        return scenario_mask(scenario, key, data.train_y, config["seed"], config.get("pool"))
 
     return [make_cell(data, mask(step), step.config["seed"]) for step in steps]
 

@@ -46,7 +46,7 @@ def out(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("command", ["", *NAMES])
 def test_help(command):
     """Those that list methods read their table, and with it numpy and scipy."""
-    lists_methods = command in ("run", "grid", "plan", "tune", "forget")
+    lists_methods = command in ("run", "grid", "plan", "tune", "audit", "forget")
     assert not imported(*filter(None, [command]), "--help") & (HEAVY if lists_methods else HEAVY | {"numpy", "scipy"})
 
 

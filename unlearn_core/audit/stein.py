@@ -1,7 +1,8 @@
 """How many queries an attacker needs to tell the unlearned model from a retrained one.  [app:stein]
 
 The bound is for an attacker who sees *predicted labels drawn from the model's posterior, at points drawn at random*. One who
-picks the points of greatest divergence, or reads the probabilities themselves, may need fewer.
+picks the points of greatest divergence may need fewer: ``picked_queries``. One who reads the probabilities themselves may,
+too.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from unlearn_core.errors import BadInput
 
@@ -24,10 +28,31 @@ def min_queries(kl: float, alpha: float = 1e-3) -> int:
         raise BadInput(f"alpha {alpha} must lie between 0 and 0.5; it is the attacker's error rate")
     if math.isnan(kl) or kl < 0:
         raise BadInput(f"KL divergence {kl} must be a number of at least 0")
-    needed = (1 - 2 * alpha) * math.log((1 - alpha) / alpha)
+    needed = _needed(alpha)
     if kl * UNBOUNDED <= needed:
         return UNBOUNDED
     return math.ceil(needed / kl)
+
+
+def picked_queries(kl_rows: NDArray[np.floating], alpha: float = 1e-3) -> int | None:
+    """The fewest of these rows, each asked once, that may be enough for an attacker who picks them: those of greatest KL.
+
+    Labels at different rows are independent, so that their KL adds up: the bound of ``min_queries``, with the sum over the
+    rows that are asked in the place of N times the mean. None: all of the rows together are too few.
+
+    Args:
+        kl_rows: (n,) KL(retrain || model) of each row.
+    """
+    if len(kl_rows) and not np.min(kl_rows) >= -1e-6:  # of equal models it is rounded to just below zero
+        raise BadInput(f"KL divergence {np.min(kl_rows)} must be a number of at least 0")
+    known = np.cumsum(np.sort(np.maximum(kl_rows.astype(np.float64), 0.0))[::-1])
+    place = int(np.searchsorted(known, _needed(alpha)))
+    return None if place == len(known) else place + 1
+
+
+def _needed(alpha: float) -> float:
+    """What an attacker with both error rates at alpha must have learned, in nats."""
+    return (1 - 2 * alpha) * math.log((1 - alpha) / alpha)
 
 
 ALPHAS: tuple[float, ...] = (1e-3, 1e-2)

@@ -12,13 +12,18 @@ from unlearn_core.seeding import derive_seed
 Mask = NDArray[np.bool_]
 
 
-def scenario_mask(scenario: Scenario, key: int, fine_labels: NDArray[np.int64], seed: int) -> Mask:
+def scenario_mask(
+    scenario: Scenario, key: int, fine_labels: NDArray[np.int64], seed: int, pool: int | None = None
+) -> Mask:
     """The forget mask of a grid cell; only ``random`` depends on the seed.
 
     Args:
         key: the fine label to forget (class, subclass) or the number of rows (random).
         fine_labels: (N,) fine labels of the training set.
+        pool: draw random rows from so many that are the same for every seed, as an audit needs them.
     """
+    if pool is not None:
+        return _pooled_mask(key, pool, len(fine_labels), seed)
     if scenario is Scenario.RANDOM:
         return _random_mask(key, len(fine_labels), seed)
     n_fine = int(fine_labels.max()) + 1
@@ -33,6 +38,25 @@ def _random_mask(n_forget: int, n_rows: int, seed: int) -> Mask:
     mask = np.zeros(n_rows, dtype=bool)
     order = np.random.default_rng(derive_seed(seed, "forget")).permutation(n_rows)
     mask[order[:n_forget]] = True
+    return mask
+
+
+def pool_rows(pool: int, n_rows: int) -> NDArray[np.int64]:
+    """(pool,) the rows from which every shadow of an audit draws what it forgets."""
+    if not 1 <= pool < n_rows:
+        raise BadInput(f"cannot draw from {pool} of {n_rows} rows; the pool has 1..{n_rows - 1}")
+    return np.random.default_rng(derive_seed(0, "audit", "pool")).permutation(n_rows)[:pool]
+
+
+def _pooled_mask(n_forget: int, pool: int, n_rows: int, seed: int) -> Mask:
+    """A part of the pool. Seeds 2j and 2j + 1 take the two ends of one shuffled pool: of a pool twice as large as the
+    request, either has what the other lacks, so that every record is forgotten under exactly one of the two."""
+    rows = pool_rows(pool, n_rows)
+    if not 1 <= n_forget <= pool:
+        raise BadInput(f"cannot forget {n_forget} rows of a pool of {pool}")
+    order = np.random.default_rng(derive_seed(seed // 2, "audit", "forget")).permutation(rows)
+    mask = np.zeros(n_rows, dtype=bool)
+    mask[order[:n_forget] if seed % 2 == 0 else order[pool - n_forget :]] = True
     return mask
 
 

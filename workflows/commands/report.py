@@ -68,6 +68,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         say(sentence)
     for problem in done.tree.problems:
         say(f"problem in the tree: {problem}")
+    for problem in done.unread:
+        say(f"audit left out: {problem}")
     if arguments.document is not None:
         quoting = publish(done, arguments.document)
         say(f"document: {arguments.document}")

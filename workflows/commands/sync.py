@@ -1,7 +1,7 @@
 """Write the results tree and MLflow again from the step store.
 
-Write the results tree and MLflow's runs from the step store alone, and those of the trials from what 'unlearn tune' wrote.
-Runs that are there already stay as they are.
+Write the results tree and MLflow's runs from the step store alone, and those of trials and audits from what 'unlearn tune'
+and 'unlearn audit' wrote. Runs that are there already stay as they are.
 
 unlearn sync --out runs/grid
 """
@@ -35,4 +35,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     say(tracking)
     if n_trials := results.sync_trials(layout, arguments.tracking_uri):
         say(f"{n_trials} trials from {layout.tuning}: runs of experiment '{layout.tuning_experiment}'")
+    if n_audits := results.sync_audits(layout, arguments.tracking_uri):
+        say(f"{n_audits} audits from {layout.audits}: runs of experiment '{layout.audit_experiment}'")
     return 0
