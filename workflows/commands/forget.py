@@ -1,7 +1,8 @@
 """Make a model of your own forget records and certify it.
 
 Make a classifier forget training records, without retraining it, and certify what was done. Give the model's weights,
-or only its logits, and the features and labels it was trained on. Nothing is written unless all of it succeeds.
+or only its logits, and the features and labels it was trained on. Nothing is written unless all of it succeeds. With a
+ledger, the same command given again finishes what was interrupted.
 
 unlearn forget --model classifier.safetensors --arch mlp1 --data features.npz --ids request.csv --out forgotten
 """
@@ -39,6 +40,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--prepared", **DIR, help=state)
     add("--check-prepared", action="store_true", help="read all of it and of the data again, and compare hashes")
     add("--ledger", **DIR, help="remember here what was forgotten, and continue earlier requests")
+    wait = "seconds to wait for a ledger that another request is using"
+    add("--wait", default=600, type=at_least(0), metavar="SECONDS", help=wait)
+    trust = "with --sign: sign on top of entries of the ledger that this key did not sign"
+    add("--trust-ledger", action="store_true", help=trust)
 
     add = parser.add_argument_group("many models, one subject").add_argument
     plan = "forget the same records in each model of this TOML file: a table per model with its options; --out is a folder "
@@ -95,7 +100,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_out(group, "forgotten", "write weights and certificate here")
     force = "overwrite an earlier certificate; write in spite of --max-drop, and what is certified as not unlearned"
     group.add_argument("--force", action="store_true", help=force)
-    group.add_argument("--sign", **path("PEM"), help="sign the certificate with this Ed25519 private key")
+    signed = "sign the certificate, and the ledger's entry, with this Ed25519 private key"
+    group.add_argument("--sign", **path("PEM"), help=signed)
     group.add_argument("--register", metavar="NAME", help="register the unlearned model in MLflow, ready to be served")
     options.add_tracking_uri(group)
 
