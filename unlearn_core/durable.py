@@ -27,7 +27,10 @@ def make_private(path: Path) -> Path:
 def replace_text(path: Path, text: str) -> None:
     """Put a private file in place in one step: it is there whole, or as it was before."""
     unfinished = path.with_name(f"{path.name}.new")
-    make_private(unfinished).write_text(text, encoding="utf-8")
-    sync(unfinished)
-    os.replace(unfinished, path)
+    try:
+        make_private(unfinished).write_text(text, encoding="utf-8")
+        sync(unfinished)
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
     sync(path.parent)

@@ -54,10 +54,10 @@ FORMAT = "unlearn-ledger"
 VERSION = 2
 WAIT = 600.0
 """Seconds to wait for a ledger that another request holds."""
-OURS = re.compile(
-    r"\.lock|(ledger|delivery-[0-9]+)\.json(\.new)?|(statistics|base|last)-[0-9]+\.(npz|safetensors)|\.unlearn-[0-9a-f]{8}(\.lock)?"
-)
-"""What a request that was cut off may leave in a new ledger's folder."""
+UNFINISHED = r"(ledger|delivery-[0-9]+)\.json\.new|(statistics|base|last)-[0-9]+\.(npz|safetensors)"
+"""What a request that was cut off may leave: not yet, or no longer, part of the ledger."""
+OURS = re.compile(rf"\.lock|delivery-[0-9]+\.json|\.unlearn-[0-9a-f]{{8}}(\.lock)?|{UNFINISHED}")
+"""What may lie in a new ledger's folder."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,9 +131,9 @@ class Ledger:
         """The entry of a certificate, by its digest."""
         return next((entry for entry in self.entries if entry.certificate == certificate), None)
 
-    def signed_by(self) -> list[bytes | None]:
-        """By whose key each entry is signed."""
-        return [entry.signer(head) for entry, head in zip(self.entries, self.heads[1:], strict=True)]
+    def signer(self) -> bytes | None:
+        """By whose key the last entry is signed, and with it all before; None if it is not."""
+        return self.entries[-1].signer(self.heads[-1]) if self.entries else None
 
     def base_state(self) -> dict[str, torch.Tensor] | None:
         return self._state("base")
@@ -145,18 +145,15 @@ class Ledger:
         """Refuse to sign what nobody vouched for, and to leave unsigned what follows a signed entry.
 
         Args:
-            trust: whether to sign on top of entries that are not signed by this key.
+            trust: whether to sign on top of an entry that is not signed by this key.
         """
-        signers = self.signed_by()
-        if key_file is None:
-            if signers and signers[-1] is not None:
-                raise BadInput(f"request {len(signers)} of {self.folder} is signed; sign this one too, with --sign PEM")
-            return
-        ours = read_public_key(key_file)
-        if not trust and (others := [n for n, signer in enumerate(signers, start=1) if signer != ours]):
+        signer, number = self.signer(), len(self.entries)
+        if key_file is None and signer is not None:
+            raise BadInput(f"request {number} of {self.folder} is signed; sign this one too, with --sign PEM")
+        if key_file is not None and number and not trust and signer != read_public_key(key_file):
             raise BadInput(
-                f"request {others[0]} of {self.folder} is not signed by {key_file} ({len(others)} such), and signing the "
-                f"next one would vouch for it; see 'unlearn ledger verify {self.folder}', then go on with --trust-ledger"
+                f"request {number} of {self.folder} is not signed by {key_file}, and signing the next one would vouch for "
+                f"all before it; see 'unlearn ledger verify {self.folder}', then go on with --trust-ledger"
             )
 
     def check_model(self, given: State) -> None:
@@ -227,7 +224,7 @@ class Ledger:
         Args:
             entry: without its place in the chain, and unsigned.
             rows: all rows that are forgotten now.
-            retained: moments of the others.
+            retained: moments of the others; they are kept about their own mean, for that of D would tell of the rest.
             base, last: weights; None for a black box.
             key_file: signs the entry.
         """
@@ -240,7 +237,7 @@ class Ledger:
                 files[role] = kept[role] if first_only else f"{role}-{entry.number:04d}.safetensors"
         scratch = Scratch(self.folder)
         try:
-            arrays = {f"retained_{name}": value for name, value in vars(retained).items()}
+            arrays = {f"retained_{name}": value for name, value in vars(retained.recentred()).items()}
             np.savez(make_private(scratch.path / files["statistics"]), allow_pickle=False, **arrays)
             for role, state in (("base", base), ("last", last)):
                 if state is not None and files[role] != kept.get(role):
@@ -324,13 +321,24 @@ def hold_ledger(
         except FileNotFoundError:  # another request made the folder, wrote nothing and removed it
             continue
     try:
-        clean_scratch(folder)
+        _clean(folder)
         yield HeldLedger(folder)
     finally:
+        with contextlib.suppress(BadInput, OSError):  # the next request tries again
+            _clean(folder)
         lock.release()
         for empty in reversed(made):
             with contextlib.suppress(OSError):  # not empty, or somebody else's by now
                 empty.rmdir()
+
+
+def _clean(folder: Path) -> None:
+    """Remove what requests that were cut off left: by old statistics, what they forgot could be told from the new ones."""
+    clean_scratch(folder)
+    known = set((Ledger.read(folder).files or {}).values())
+    for name in os.listdir(folder):
+        if re.fullmatch(UNFINISHED, name) and name not in known:
+            (folder / name).unlink(missing_ok=True)
 
 
 def _make_folders(folder: Path) -> list[Path]:

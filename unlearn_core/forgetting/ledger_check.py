@@ -13,31 +13,29 @@ from unlearn_core.forgetting.certificate import Certificate, Check, Found, file_
 from unlearn_core.forgetting.keys import read_public_key
 from unlearn_core.forgetting.ledger import FILE_NAME, Ledger
 
-NO_KEY = "none: digests show accidents, and only signatures would show a history that was rewritten as a whole"
-
 
 def verify_ledger(
     folder: Path,
-    public_keys: Sequence[Path] = (),
+    public_key: Path | None = None,
     require_signature: bool = False,
     certificates: Sequence[Path] = (),
 ) -> list[Check]:
     """Check a ledger as it lies there; nothing is written.
 
     Args:
-        public_keys: every entry must be signed by one of them (PEM).
-        require_signature: every entry must be signed, by whatever key.
+        public_key: the last entry must be signed by it (PEM), and with it all before.
+        require_signature: it must be signed, by whatever key.
         certificates: each must be that of an entry, and have the entries before it as its history.
     """
     if not (folder / FILE_NAME).is_file():
         raise BadInput(f"no ledger at {folder}; 'unlearn forget --ledger {folder}' begins one")
     shown = [(path, read_certificate(path)) for path in certificates]
-    expected = {read_public_key(path): path for path in public_keys}
+    required = require_signature or public_key is not None
     try:
         ledger = Ledger.read(folder)
     except BadInput as error:
         return [Check("entries", Found.FAILED, first_line(error))]
-    checks = [*_check_entries(ledger), _check_signatures(ledger, expected, require_signature or bool(expected))]
+    checks = [*_check_entries(ledger), _check_signature(ledger, public_key, required)]
     checks += [_check_file(ledger, role) for role in ledger.files or {}]
     return checks + [_check_certificate(ledger, path, certificate) for path, certificate in shown]
 
@@ -48,7 +46,7 @@ def summarise_ledger(checks: Sequence[Check]) -> str:
     if failed:
         return f"not verified: {failed} of {len(checks)} checks failed"
     others = f"all {sum(check.passed for check in checks)} other checks hold"
-    found = {check.found for check in checks if check.what == "signatures"}
+    found = {check.found for check in checks if check.what == "signature"}
     if Found.UNSIGNED in found:
         return f"intact but unsigned: {others}; whoever can write there could have rewritten all of it"
     if Found.UNKNOWN in found:
@@ -68,25 +66,20 @@ def _check_entries(ledger: Ledger) -> list[Check]:
     return [Check("entries", Found.UNKNOWN, f"{said}; {before} made before entries were chained, and {since}")]
 
 
-def _check_signatures(ledger: Ledger, expected: dict[bytes, Path], required: bool) -> Check:
-    signers = ledger.signed_by()  # those that do not hold are refused when it is read
-    unsigned = [number for number, key in enumerate(signers, start=1) if key is None]
-    if unsigned:
-        detail = (
-            NO_KEY if len(unsigned) == len(signers) else f"entry {unsigned[0]} is not signed ({len(unsigned)} such)"
-        )
-        return Check("signatures", Found.FAILED if required else Found.UNSIGNED, detail)
-    keys = ", ".join(sorted({key.hex() for key in signers if key is not None}))
-    if not expected:
-        said = f"by {keys}; anybody can make a key: give --public-key to check whose it is"
-        return Check("signatures", Found.UNKNOWN, said)
-    strange = [number for number, key in enumerate(signers, start=1) if key not in expected]
-    if strange:
-        names = ", ".join(map(str, expected.values()))
+def _check_signature(ledger: Ledger, public_key: Path | None, required: bool) -> Check:
+    """Of the last entry, which has the digest of all before it; signatures that do not hold are refused when it is read."""
+    signer, last = ledger.signer(), f"entry {len(ledger.entries)}"
+    if signer is None:
+        detail = f"{last} has none: digests show accidents, only a signature would show a history that was rewritten"
+        return Check("signature", Found.FAILED if required else Found.UNSIGNED, detail)
+    by = f"of {last}, and with it of all before, by the key {signer.hex()}"
+    if public_key is None:
         return Check(
-            "signatures", Found.FAILED, f"entry {strange[0]} is not by {names} ({len(strange)} such), but by {keys}"
+            "signature", Found.UNKNOWN, f"{by}; anybody can make a key: give --public-key to check whose it is"
         )
-    return Check("signatures", Found.HOLDS, f"of all entries, by {keys}")
+    if signer != read_public_key(public_key):
+        return Check("signature", Found.FAILED, f"{by}, which is not that of {public_key}")
+    return Check("signature", Found.HOLDS, f"{by}, which is that of {public_key}")
 
 
 def _check_file(ledger: Ledger, role: str) -> Check:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from workflows.commands.values import DIR, repeated
+from workflows.commands.values import DIR, path, repeated
 from workflows.display import speaker
 
 
@@ -22,9 +22,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "unlearn ledger verify DIR [options]"
     parser.add_argument("action", choices=("verify",), help="what to do")
     parser.add_argument("ledger", **DIR, help="the folder that was --ledger in 'unlearn forget'")
-    by = "every entry must be signed by this key; may be repeated, if the key was changed"
-    parser.add_argument("--public-key", default=[], **repeated(Path, "PEM"), help=by)
-    signed = "every entry must be signed, by whatever key"
+    by = "its last entry, which vouches for all before it, must be signed by this key"
+    parser.add_argument("--public-key", **path("PEM"), help=by)
+    signed = "it must be signed, by whatever key"
     parser.add_argument("--require-signature", action="store_true", help=signed)
     known = "this certificate must be of one of its requests; may be repeated"
     parser.add_argument("--certificate", default=[], **repeated(Path, "CERTIFICATE"), help=known)
