@@ -66,13 +66,10 @@ class OutputFolder:
         self._committed: bool = False
         if (self.out / FILE_NAME).exists() and not force:
             raise BadInput(f"{out} already holds a certificate; name another --out, or write over it with --force")
-        place = self.out
-        while not os.path.lexists(place):
-            place = place.parent
+        place = _nearest(self.out)
         if not place.is_dir():
             raise BadInput(f"cannot write to {out}: {place} is no folder; name another --out")
-        for left in {place, self.out.parent}:
-            clean_scratch(left, _is_awaited)
+        _clean_beside(self.out)
         try:
             self._scratch: Scratch = Scratch(place, "" if self._ledger is None else str(self._ledger))
         except OSError as error:
@@ -124,6 +121,19 @@ def _place(staging: Path, out: Path, obsolete: Iterable[str]) -> None:
     sync(out)
 
 
+def _nearest(out: Path) -> Path:
+    """The folder, or the first of those around it that exists."""
+    while not os.path.lexists(out):
+        out = out.parent
+    return out
+
+
+def _clean_beside(out: Path) -> None:
+    """Remove what dead processes left where the files of ``out`` are written before they take their places."""
+    for left in {_nearest(out), out.parent}:
+        clean_scratch(left, _is_awaited)
+
+
 def _is_awaited(scratch: Path, ledger: str) -> bool:
     """Whether a dead process's folder holds what is to be delivered: its ledger's note says so, or the ledger is away."""
     if not ledger:
@@ -147,6 +157,7 @@ def settle(ledger: Ledger, out: Path) -> None:
             _finish(delivery)
         delivery.note.unlink(missing_ok=True)
         remove_scratch(delivery.scratch, _is_another_ledgers(ledger.folder))
+    _clean_beside(out.absolute())
 
 
 def request_in(out: Path, ledger: Ledger) -> tuple[Entry, Certificate] | None:
