@@ -61,7 +61,7 @@ class OutputFolder:
 
     def __init__(self, out: Path, force: bool, ledger: Path | None = None) -> None:
         self.out: Path = out.absolute()
-        self._ledger: Path | None = None if ledger is None else ledger.absolute()
+        self._ledger: Path | None = None if ledger is None else ledger.resolve()
         self._delivery: Delivery | None = None
         self._committed: bool = False
         if (self.out / FILE_NAME).exists() and not force:
@@ -102,7 +102,7 @@ class OutputFolder:
             sync(path)
         if self._ledger is not None:
             note = self._ledger / f"delivery-{number:04d}.json"
-            self._delivery = Delivery(note, certificate, self.staging, self.out)
+            self._delivery = Delivery(note, certificate, self.staging.resolve(), self.out.resolve())
             self._delivery.write()
 
     def commit(self, obsolete: Iterable[str]) -> None:
@@ -140,7 +140,7 @@ def _is_awaited(scratch: Path, ledger: str) -> bool:
         return False
     if not Path(ledger).is_dir():
         return (scratch / FILE_NAME).exists()
-    return any(delivery.scratch == scratch for delivery in Delivery.read_all(Path(ledger)))
+    return any(delivery.scratch.name == scratch.name for delivery in Delivery.read_all(Path(ledger)))
 
 
 def settle(ledger: Ledger, out: Path) -> None:
@@ -149,9 +149,9 @@ def settle(ledger: Ledger, out: Path) -> None:
     What the ledger has not taken is undone. What it has taken is put in place if it was meant for ``out``, and else
     waits for its own command. The ledger must be held.
     """
-    for delivery in Delivery.read_all(ledger.folder.absolute()):
+    for delivery in Delivery.read_all(ledger.folder.resolve()):
         entry = ledger.find(delivery.certificate)
-        if entry is not None and delivery.out != out.absolute():
+        if entry is not None and delivery.out != out.resolve():
             continue
         if entry is not None:
             _finish(delivery)
@@ -192,4 +192,4 @@ def _finish(delivery: Delivery) -> None:
 
 def _is_another_ledgers(ledger: Path) -> Keep:
     """A note in one ledger is no reason to remove the folder of another."""
-    return lambda folder, note: note != str(ledger.absolute())
+    return lambda folder, note: note != str(ledger.resolve())

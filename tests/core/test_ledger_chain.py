@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -332,6 +334,19 @@ def test_what_a_killed_process_held_is_taken_over_and_cleaned(tmp_path):
         with hold_ledger(folder, wait=0):
             assert [path.name for path in folder.iterdir()] == [".lock"]
     assert not list(folder.iterdir())
+
+
+def test_without_locks_files_are_written_and_a_ledger_is_refused(tmp_path, monkeypatch):
+    def unsupported(handle, operation):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    scratch = Scratch(tmp_path)
+    assert scratch.path.is_dir()
+    scratch.remove()
+    with pytest.raises(BadInput, match="lies on a file system without locks"), hold_ledger(tmp_path / "ledger"):
+        pass
+    assert not list(tmp_path.iterdir())
 
 
 def test_only_what_we_made_is_cleaned(tmp_path):

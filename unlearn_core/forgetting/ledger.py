@@ -83,7 +83,7 @@ class Ledger:
         """The same, only to be read."""
         path = folder / FILE_NAME
         if not path.is_file():
-            if folder.exists() and not (folder.is_dir() and all(OURS.fullmatch(name) for name in os.listdir(folder))):
+            if folder.exists() and not (folder.is_dir() and all(OURS.fullmatch(name) for name in _names_in(folder))):
                 raise BadInput(f"{folder} is no ledger and is not empty; name a ledger's folder or a new one")
             return Ledger(folder)
         try:
@@ -313,19 +313,17 @@ def hold_ledger(
     Ledger.open(folder)  # so that no lock is put where no ledger may be
     lock = FileLock(folder / LOCK_NAME)
     made: list[Path] = []
-    while True:
-        made += _make_folders(folder)
-        try:
-            wait_for(lock, f"the ledger {folder}", wait, waiting)
-            break
-        except FileNotFoundError:  # another request made the folder, wrote nothing and removed it
-            continue
     try:
+        while not lock.held:
+            made += _make_folders(folder)
+            with contextlib.suppress(FileNotFoundError):  # another request made the folder, wrote nothing, removed it
+                wait_for(lock, f"the ledger {folder}", wait, waiting)
         _clean(folder)
         yield HeldLedger(folder)
     finally:
-        with contextlib.suppress(BadInput, OSError):  # the next request tries again
-            _clean(folder)
+        if lock.held:
+            with contextlib.suppress(BadInput, OSError):  # the next request tries again
+                _clean(folder)
         lock.release()
         for empty in reversed(made):
             with contextlib.suppress(OSError):  # not empty, or somebody else's by now
@@ -355,6 +353,13 @@ def _make_folders(folder: Path) -> list[Path]:
 
 def _damaged(path: Path, error: Exception) -> BadInput:
     return BadInput(f"{path} is damaged ({type(error).__name__}: {first_line(error)}); restore it from a backup")
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:  # a request that was refused has just removed it
+        return []
 
 
 def _ascends(rows: Sequence[int]) -> bool:

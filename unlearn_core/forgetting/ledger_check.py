@@ -13,6 +13,9 @@ from unlearn_core.forgetting.certificate import Certificate, Check, Found, file_
 from unlearn_core.forgetting.keys import read_public_key
 from unlearn_core.forgetting.ledger import FILE_NAME, Ledger
 
+TRIES = 3
+"""A request may change the ledger while it is looked at."""
+
 
 def verify_ledger(
     folder: Path,
@@ -20,7 +23,7 @@ def verify_ledger(
     require_signature: bool = False,
     certificates: Sequence[Path] = (),
 ) -> list[Check]:
-    """Check a ledger as it lies there; nothing is written.
+    """Check a ledger as it lies there; nothing is written, and no lock is taken.
 
     Args:
         public_key: the last entry must be signed by it (PEM), and with it all before.
@@ -31,6 +34,18 @@ def verify_ledger(
         raise BadInput(f"no ledger at {folder}; 'unlearn forget --ledger {folder}' begins one")
     shown = [(path, read_certificate(path)) for path in certificates]
     required = require_signature or public_key is not None
+    checks: list[Check] = []
+    for _ in range(TRIES):
+        before = (folder / FILE_NAME).read_bytes()
+        checks = _check(folder, public_key, required, shown)
+        if (folder / FILE_NAME).read_bytes() == before:
+            break
+    return checks
+
+
+def _check(
+    folder: Path, public_key: Path | None, required: bool, shown: Sequence[tuple[Path, Certificate]]
+) -> list[Check]:
     try:
         ledger = Ledger.read(folder)
     except BadInput as error:

@@ -23,6 +23,10 @@ POLL = 0.1
 """Seconds between two tries."""
 
 
+class NoLocks(BadInput):
+    """The file system knows no locks."""
+
+
 class FileLock:
     """Held from ``acquire`` to ``release``. ``note``: what else the file is to say."""
 
@@ -30,6 +34,10 @@ class FileLock:
         self.path: Path = path
         self._note: str = note
         self._handle: int | None = None
+
+    @property
+    def held(self) -> bool:
+        return self._handle is not None
 
     def acquire(self, create: bool = True) -> bool:
         """Whether it is ours now; at once. ``create`` False: only if the file is there."""
@@ -47,7 +55,8 @@ class FileLock:
                 return False
             except OSError as error:
                 os.close(handle)
-                raise BadInput(
+                self.path.unlink(missing_ok=True)  # it keeps nobody out
+                raise NoLocks(
                     f"{self.path.parent} lies on a file system without locks ({error.strerror}); name another folder"
                 ) from error
             if self._is_at_its_place(handle):

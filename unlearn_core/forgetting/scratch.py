@@ -6,6 +6,7 @@ it; what nobody holds was left by one that was killed, and the next run removes 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import secrets
@@ -13,7 +14,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from unlearn_core.forgetting.locks import FileLock
+from unlearn_core.forgetting.locks import FileLock, NoLocks
 
 PREFIX = ".unlearn-"
 NAME = re.compile(r"\.unlearn-[0-9a-f]{8}")
@@ -28,8 +29,9 @@ class Scratch:
     def __init__(self, place: Path, note: str = "") -> None:
         self.path: Path = place / f"{PREFIX}{secrets.token_hex(4)}"
         self._lock: FileLock = FileLock(_lock_of(self.path), note)
-        if not self._lock.acquire():
-            raise FileExistsError(f"{self._lock.path} is somebody else's")
+        with contextlib.suppress(NoLocks):  # it is written all the same; only, if we are killed, nobody cleans up
+            if not self._lock.acquire():
+                raise FileExistsError(f"{self._lock.path} is somebody else's")
         try:
             self.path.mkdir(mode=0o700)
         except BaseException:
@@ -61,7 +63,7 @@ def remove_scratch(folder: Path, keep: Keep = lambda folder, note: False) -> Non
     lock = FileLock(_lock_of(folder), note)
     try:
         held = NAME.fullmatch(folder.name) is not None and lock.acquire(create=False)
-    except OSError:  # another user's
+    except (OSError, NoLocks):  # another user's, or nobody can tell
         return
     if not held:
         return
