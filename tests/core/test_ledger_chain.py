@@ -149,7 +149,8 @@ def test_changed_statistics_are_noticed(tmp_path):
     assert retained is not None
     assert not any(check.failed for check in verify_ledger(folder))
     arrays = {f"retained_{name}": value for name, value in vars(retained).items()}
-    np.savez(folder / "statistics-0003.npz", **arrays | {"retained_sums": retained.sums + 1e-9})
+    arrays["retained_sums"] = retained.sums + 1e-9
+    np.savez(folder / "statistics-0003.npz", **arrays)
     with pytest.raises(BadInput, match=r"statistics-0003\.npz is damaged"):
         ledger.retained()
     assert [check.what for check in verify_ledger(folder) if check.failed] == ["statistics"]
@@ -192,8 +193,8 @@ def test_a_history_rewritten_as_a_whole_is_noticed_if_it_was_signed(tmp_path, ke
     for folder in (plain, signed):
         rewritten(folder)
         assert "intact but unsigned" in summarise_ledger(verify_ledger(folder)), "which is all that can be told"
-        for options in ({"public_key": key}, {"require_signature": True}):
-            assert [check.what for check in verify_ledger(folder, **options) if check.failed] == ["signature"]
+        for checks in (verify_ledger(folder, key), verify_ledger(folder, require_signature=True)):
+            assert [check.what for check in checks if check.failed] == ["signature"]
         with pytest.raises(BadInput, match=r"request 3 of .* is not signed by .*vouch for all"):
             Ledger.open(folder).check_signer(key, trust=False)
         Ledger.open(folder).check_signer(key, trust=True)
