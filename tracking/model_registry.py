@@ -15,6 +15,7 @@ os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # a bar 
 
 import mlflow
 import numpy as np
+from mlflow.exceptions import MlflowException
 from mlflow.models import infer_signature
 from numpy.typing import NDArray
 
@@ -22,6 +23,8 @@ from tracking.mlflow_tracker import quiet_migration
 
 EXPERIMENT = "unlearn-forget"
 EXAMPLE_ROWS = 2
+REFUSALS = (MlflowException, OSError)
+"""What a server or a database that cannot be used ends in."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +45,20 @@ class ServableModel:
     requirements: Sequence[str]
     example: NDArray | Mapping[str, NDArray]
     answer: NDArray
+
+
+def find_version(name: str, tags: Mapping[str, str], tracking_uri: str) -> str | None:
+    """The address of a version that was registered before by a run with these tags."""
+    with _talking_to(tracking_uri):
+        client, experiment = mlflow.MlflowClient(), mlflow.get_experiment_by_name(EXPERIMENT)
+        if experiment is None:
+            return None
+        wanted = " and ".join(f"tags.{tag} = '{value}'" for tag, value in tags.items())
+        for run in client.search_runs([experiment.experiment_id], wanted):
+            for version in client.search_model_versions(f"run_id = '{run.info.run_id}'"):
+                if version.name == name:
+                    return f"models:/{name}/{version.version}"
+    return None
 
 
 def register_model(

@@ -22,8 +22,10 @@ from workflows.commands import (
     features,
     forget,
     grid,
+    ledger,
     plan,
     prepare,
+    register,
     report,
     run,
     status,
@@ -60,7 +62,7 @@ class Command(Protocol):
 
 
 COMMANDS: tuple[tuple[str, tuple[Command, ...]], ...] = (
-    ("forget records with a model of your own", (prepare, forget, verify)),
+    ("forget records with a model of your own", (prepare, forget, verify, ledger, register)),
     ("compare methods", (run, grid, plan, tune, audit, features)),
     ("follow a run and look at results", (status, explain, report, ui, sync)),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import math
 from dataclasses import dataclass
@@ -28,10 +29,13 @@ from unlearn_core.forgetting.certificate import (
     Certificate,
     NamedFile,
     check_private_key,
+    file_sha256,
+    read_certificate,
     sign,
 )
 from unlearn_core.forgetting.envelope import ENVELOPE_NAME, envelope_text
 from unlearn_core.forgetting.forget import Forgotten, forget
+from unlearn_core.forgetting.ledger import Entry, HeldLedger, Ledger, hold_ledger
 from unlearn_core.forgetting.measure import RetrainSettings
 from unlearn_core.forgetting.model_files import LoadedModel, load_logits, load_model
 from unlearn_core.forgetting.open_request import open_request
@@ -44,7 +48,7 @@ from unlearn_core.nets.make import Blueprint, blueprint
 from unlearn_core.problem import as_inputs
 from unlearn_core.recipes import Stopping
 from workflows.forget_words import NO_TEST, Say, Speaker, say_model
-from workflows.output_folder import OutputFolder
+from workflows.output_folder import OutputFolder, request_in, settle
 
 PAGE_NAME = "certificate.html"
 TIMED_ROWS = 20_000
@@ -70,7 +74,7 @@ class Files:
 
 
 def run_request(arguments: argparse.Namespace, console: Console) -> int:
-    """Check everything, forget, write; nothing is written before all of it succeeded."""
+    """Check everything, forget, write; nothing is written before all of it succeeded. Given again, it goes on."""
 
     def say(text: str) -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -85,7 +89,43 @@ def run_request(arguments: argparse.Namespace, console: Console) -> int:
         speaker.planned(request.plan(ForgetSettings(**settings)))
         say("dry run: nothing was written")
         return 0
-    with OutputFolder(arguments.out, arguments.force) as output:
+    with contextlib.ExitStack() as held:
+        ledger = None
+        if arguments.ledger is not None:
+            ledger = held.enter_context(hold_ledger(arguments.ledger, arguments.wait, say))
+        if ledger is not None and (done := _answered_before(arguments, ledger)) is not None:
+            say(f"this is request {done.number} of {arguments.ledger}, and {arguments.out} has what came of it")
+            code = 0
+        else:
+            result = _answer(arguments, settings, retrain, ledger, console, say)
+            if result.withheld is not None:
+                say(f"{NOT_UNLEARNED}, nothing was written: {result.withheld}")
+                return EXIT_NOT_UNLEARNED
+            code = EXIT_NOT_UNLEARNED if result.outcome.judgement.failed else 0
+            if (book := result.ledger) is not None:
+                now = f"request {len(book.entries)}, {len(book.forgotten)} records forgotten in all"
+                say(f"ledger: {book.folder}, {now}")
+    certificate = arguments.out / FILE_NAME
+    if arguments.register:
+        from workflows.registration import register
+
+        say(register(certificate, arguments.register, arguments.tracking_uri))
+    say(f"certificate: {certificate}, digest {read_certificate(certificate).digest}")
+    say(f"page: {arguments.out / PAGE_NAME}")
+    say(f"next: unlearn verify {certificate}")
+    return code
+
+
+def _answer(
+    arguments: argparse.Namespace,
+    settings: dict[str, Any],
+    retrain: RetrainSettings | None,
+    ledger: HeldLedger | None,
+    console: Console,
+    say: Say,
+) -> Forgotten:
+    """Forget. The files are in place when this returns; with a ledger, the request counts from its entry on."""
+    with OutputFolder(arguments.out, arguments.force, None if ledger is None else ledger.folder) as output:
         files = read_files(arguments)
         _refuse_to_write_over_the_model(files, output)
         speaker = _speaker(files, arguments, console, say)
@@ -94,32 +134,56 @@ def run_request(arguments: argparse.Namespace, console: Console) -> int:
             if result.outcome.retrained is not None:
                 speaker.retrained(result.outcome.retrained, result.outcome.plan.n_forget)
             certificate = _write(files, result, arguments, output)
-            output.commit(files.output_names)
+            output.announce(1 if result.ledger is None else len(result.ledger.entries) + 1, certificate.digest)
             return certificate
 
         result = forget(
-            **files.given,
+            **files.given | {"ledger": ledger},
             **settings,
+            ledger_key=arguments.sign,
+            trust_ledger=arguments.trust_ledger,
             max_drop=math.inf if arguments.force else arguments.max_drop,
             force=arguments.force,
             retrain=retrain,
             observer=speaker,
             deliver=deliver,
         )
-    if result.withheld is not None:
-        say(f"{NOT_UNLEARNED}, nothing was written: {result.withheld}")
-        return EXIT_NOT_UNLEARNED
-    ledger = result.ledger
-    if ledger is not None:
-        say(f"ledger: {ledger.folder}, request {len(ledger.entries)}, {len(ledger.forgotten)} records forgotten in all")
-    if arguments.register:
-        from workflows.registration import register
+        if result.withheld is None:
+            output.commit(files.output_names)
+    return result
 
-        say(register(files, result, arguments))
-    say(f"certificate: {arguments.out / FILE_NAME}, digest {result.certificate.digest}")
-    say(f"page: {arguments.out / PAGE_NAME}")
-    say(f"next: unlearn verify {arguments.out / FILE_NAME}")
-    return EXIT_NOT_UNLEARNED if result.outcome.judgement.failed else 0
+
+def _answered_before(arguments: argparse.Namespace, held: HeldLedger) -> Entry | None:
+    """The ledger's entry of this very request, if its files are in ``--out``: finished now, or done before.
+
+    What an interrupted request left is finished or undone first. The certificate of another request is not written over.
+    """
+    ledger = Ledger.read(held.folder)
+    settle(ledger, arguments.out)
+    if (found := request_in(arguments.out, ledger)) is None:
+        return None
+    entry, certificate = found
+    known = {file.role: file.sha256 for file in certificate.files}
+    given = {
+        "request": arguments.ids,
+        "data": arguments.data,
+        "logits": arguments.logits,
+        "features": arguments.features,
+    }
+    same = all(known.get(role) == _sha256(place) for role, place in given.items())
+    if arguments.model is not None:
+        weights = arguments.weights or Path(arguments.model.removeprefix("hf:"))
+        same &= _sha256(weights / "model.safetensors" if weights.is_dir() else weights) in known.values()
+    if same:
+        return entry
+    raise BadInput(
+        f"{arguments.out} holds the certificate of request {entry.number} of {arguments.ledger}, which was another one and "
+        "is not written over; name another --out"
+    )
+
+
+def _sha256(path: Path | None) -> str | None:
+    return file_sha256(path) if path is not None and path.is_file() else None
 
 
 def run_preparation(arguments: argparse.Namespace, console: Console) -> int:
@@ -224,8 +288,10 @@ def _check_options(arguments: argparse.Namespace, settings: dict[str, Any]) -> N
         raise BadInput(f"--max-drop {arguments.max_drop} must be a number of points; 1 is the default")
     if arguments.sign is not None:
         check_private_key(arguments.sign)
-    if arguments.register is not None and (not arguments.register.strip() or set(arguments.register) & set("/:")):
-        raise BadInput(f"--register {arguments.register!r} is no name for MLflow; it is not empty and has no / or :")
+    if arguments.register is not None:
+        from workflows.registration import check_name
+
+        check_name(arguments.register, "--register")
     _check_device(arguments.device)
 
 

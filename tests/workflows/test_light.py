@@ -12,6 +12,8 @@ import pytest
 from tests.commands import unlearn
 from tests.processes import Ended, run
 from unlearn_core.data import load_dataset, save_feature_set
+from unlearn_core.forgetting.ledger import Entry, Identity, Ledger
+from unlearn_core.proxies.statistics import compute_moments
 from workflows.cli import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -52,6 +54,13 @@ def test_help(command):
 
 def test_status(out):
     assert not imported("status", "--out", out) & HEAVY
+
+
+def test_ledger_verify(tmp_path):
+    entry = Entry(1, "2026", "unlearned", 1, 1, 1, "lda", 1.0, "none", None, "c" * 64)
+    left = compute_moments(np.eye(3), np.arange(3), 3)
+    Ledger(tmp_path / "ledger").append(Identity("b", "d", "given"), entry, [3], left, None, None)
+    assert not imported("ledger", "verify", tmp_path / "ledger") & HEAVY
 
 
 def test_explain(out):

@@ -6,6 +6,7 @@ carried out (its target written into the network, and measured), certified, and 
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from unlearn_core.errors import BadInput
 from unlearn_core.finalize import LogitProcessor
 from unlearn_core.forgetting.certificate import Certificate
 from unlearn_core.forgetting.content import Outcome, make_certificate
-from unlearn_core.forgetting.ledger import Ledger
+from unlearn_core.forgetting.ledger import WAIT, HeldLedger, Ledger, hold_ledger
 from unlearn_core.forgetting.measure import (
     RetrainSettings,
     check_by_retraining,
@@ -40,6 +41,7 @@ from unlearn_core.recipes import Stopping
 class Observer:
     """Hears how a request goes; a command line overrides these to say it."""
 
+    def waiting(self, text: str) -> None: ...
     def opened(self, request: OpenRequest) -> None: ...
     def planned(self, plan: Plan) -> None: ...
     def carried_out(self, outcome: Outcome) -> None: ...
@@ -96,7 +98,9 @@ def forget(
     lr: float | None = None,
     batch_size: int | None = None,
     budget: float = DEFAULT_BUDGET,
-    ledger: str | Path | None = None,
+    ledger: str | Path | HeldLedger | None = None,
+    ledger_key: Path | None = None,
+    trust_ledger: bool = False,
     max_drop: float = math.inf,
     force: bool = False,
     retrain: RetrainSettings | None = None,
@@ -125,14 +129,18 @@ def forget(
         lr: of the distillation; by default 1e-3, 1e-4, 1e-5 are tried while each improves.
         batch_size: of the distillation; by default by the request's size.
         budget: the share of a retrain's cost within which ``auto`` chooses on a prepared state.
-        ledger: a folder that remembers earlier requests on this model.
+        ledger: a folder that remembers earlier requests on this model. It is held until the request is in it: another one
+            waits, for at most ten minutes; a ``HeldLedger`` is held by the caller.
+        ledger_key: the private key (PEM) that signs the ledger's entry.
+        trust_ledger: sign on top of entries that are not signed by this key.
         max_drop: refuse a model that loses more points of retained accuracy.
         force: deliver it though it was not unlearned; a ledger does not take it all the same.
         retrain: also retrain from scratch and certify the distance; needs a model that can be built anew.
         prepared: what ``prepare`` made of this model and these data, or its folder. The request then reads its own rows and
             a few others: features, labels and inputs may be memory maps of any length, and are not checked again.
         observer: hears how it goes.
-        deliver: writes the results; called before the ledger is told, so that a failed write leaves the ledger as it was.
+        deliver: writes the results; called before the ledger is told, so that a failed write leaves the ledger as it was. If
+            they are not to be seen before they count, put them in place once ``forget`` has returned.
     """
     settings = ForgetSettings(
         ridge=ridge,
@@ -147,19 +155,39 @@ def forget(
         stopping=stopping or Stopping(),
     )
     hear = observer or Observer()
-    request = open_request(
-        model,
-        features,
-        labels,
-        forget_ids,
-        ids=ids,
-        inputs=inputs,
-        features_from=features_from,
-        heldout=heldout,
-        class_names=class_names,
-        ledger=ledger,
-        prepared=prepared,
-    )
+    with contextlib.ExitStack() as held:
+        if ledger is not None and not isinstance(ledger, HeldLedger):
+            ledger = held.enter_context(hold_ledger(Path(ledger), WAIT, hear.waiting))
+        request = open_request(
+            model,
+            features,
+            labels,
+            forget_ids,
+            ids=ids,
+            inputs=inputs,
+            features_from=features_from,
+            heldout=heldout,
+            class_names=class_names,
+            ledger=None if ledger is None else ledger.folder,
+            prepared=prepared,
+        )
+        if request.ledger is not None:
+            request.ledger.check_signer(ledger_key, trust_ledger)
+        return _answer(request, model, settings, hear, max_drop, force, retrain, deliver, ledger_key)
+
+
+def _answer(
+    request: OpenRequest,
+    model: Model,
+    settings: ForgetSettings,
+    hear: Observer,
+    max_drop: float,
+    force: bool,
+    retrain: RetrainSettings | None,
+    deliver: Deliver | None,
+    ledger_key: Path | None,
+) -> Forgotten:
+    """Carry out an open request, certify it, deliver it, enter it into the ledger."""
     hear.opened(request)
     plan = request.plan(settings)
     hear.planned(plan)
@@ -196,7 +224,7 @@ def forget(
         result = replace(result, certificate=deliver(result))
     if request.ledger is None:
         return result
-    return replace(result, ledger=request.record(outcome, result.certificate))
+    return replace(result, ledger=request.record(outcome, result.certificate, ledger_key))
 
 
 def _why_withheld(outcome: Outcome, force: bool, ledger: Ledger | None) -> str | None:

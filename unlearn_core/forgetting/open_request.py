@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -132,8 +133,8 @@ class OpenRequest:
         return None if self.opened is None else self.opened.arch
 
     def plan(self, settings: ForgetSettings) -> Plan:
-        """Choose a method; with a ledger, only the new rows are subtracted from its moments."""
-        forgotten = None if self.ledger is None else self._forgotten_moments()
+        """Choose a method; with a ledger, from its moments, without reading all of D."""
+        forgotten = None if self.ledger is None else self._forgotten_moments
         if not len(self.rows.new):
             reason = f"all {len(self.rows.already)} records were forgotten by earlier requests"
             return Plan(self.subject, self.forget, self.new, settings, (), (), Choice(None, reason), None)
@@ -194,17 +195,25 @@ class OpenRequest:
         crossfit: CrossFit = problem.prepare(CROSSFIT, self.arch)
         return crossfit, np.asarray(crossfit.log_q[problem.train.number[rows]], dtype=np.float64)
 
+    @cached_property
     def _forgotten_moments(self) -> Moments:
+        """Of the rows that are forgotten now; with the ledger's moments of the others, D need not be read."""
         problem = self.subject.problem  # all of D, or a part that holds every row that is forgotten
-        new = self.new
-        total, forgotten = self.ledger.moments() if self.ledger else (None, None)
-        if total is not None:
-            problem.prepared.values[MOMENTS] = total
-        if new.any() or forgotten is None:
-            train = problem.train
-            rows = compute_moments(train.seen[new], train.labels[new], problem.n_classes, problem.moments.reference)
-            forgotten = rows if forgotten is None else forgotten + rows
-        return forgotten
+        retained, new = None if self.ledger is None else self.ledger.retained(), self.new
+        if retained is None:
+            return self._moments_of(self.forget, problem.moments.reference)
+        before = self._moments_of(self.forget & ~new, retained.reference)
+        if not np.array_equal(retained.counts + before.counts, problem.class_counts):
+            raise BadInput(
+                f"the statistics of the ledger {self.ledger and self.ledger.folder} are of {retained.n_rows} rows, and "
+                f"{problem.n_rows - before.n_rows} are not forgotten; restore it from a backup"
+            )
+        problem.prepared.values[MOMENTS] = retained + before
+        return before + self._moments_of(new, retained.reference) if new.any() else before
+
+    def _moments_of(self, rows: NDArray[np.bool_], reference: NDArray[np.float64]) -> Moments:
+        train = self.subject.problem.train
+        return compute_moments(train.seen[rows], train.labels[rows], self.subject.n_classes, reference)
 
     def carry_out(self, plan: Plan) -> Outcome:
         """Write the target into the network and measure what came of it."""
@@ -354,8 +363,8 @@ class OpenRequest:
         fresh.use_batch_statistics(False)
         return Finalized(fresh, f"{lasts:.3g} epochs on what is left, from fresh weights", seconds=seconds)
 
-    def record(self, outcome: Outcome, certificate: Certificate) -> Ledger:
-        """Enter the request into the ledger, once its results are where they belong."""
+    def record(self, outcome: Outcome, certificate: Certificate, key_file: Path | None = None) -> Ledger:
+        """Enter the request into the ledger, signed if there is a key: from then on it counts."""
         if self.ledger is None:
             raise ValueError("there is no ledger")
         plan, base, left = outcome.plan, self.subject.net, outcome.deployed(self.last)
@@ -377,9 +386,10 @@ class OpenRequest:
             self.identity,
             entry,
             np.flatnonzero(self.rows.mask).tolist(),
-            (self.subject.problem.moments, self._forgotten_moments()),
+            self.subject.problem.moments - self._forgotten_moments,
             None if base is None else base.state(0),
             left_state,
+            key_file,
         )
 
 

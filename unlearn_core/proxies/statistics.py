@@ -67,6 +67,19 @@ class Moments:
             self.outer + other.outer,
         )
 
+    def recentred(self) -> Moments:
+        """The same rows about their own mean, so that the reference, too, tells of these rows and of no others."""
+        total = self.sums.sum(axis=0)
+        shift = -total / self.n_rows
+        each, crossed = self.counts[:, None] * shift, np.outer(total, shift)
+        return Moments(
+            self.reference - shift,
+            self.counts,
+            self.sums + each,
+            self.squares + shift * (2 * self.sums + each),
+            self.outer + crossed + crossed.T + self.n_rows * np.outer(shift, shift),
+        )
+
     @property
     def n_rows(self) -> int:
         return int(self.counts.sum())

@@ -1,7 +1,8 @@
 """Make a model of your own forget records and certify it.
 
 Make a classifier forget training records, without retraining it, and certify what was done. Give the model's weights,
-or only its logits, and the features and labels it was trained on. Nothing is written unless all of it succeeds.
+or only its logits, and the features and labels it was trained on. Nothing is written unless all of it succeeds. With a
+ledger, the same command given again finishes what was interrupted.
 
 unlearn forget --model classifier.safetensors --arch mlp1 --data features.npz --ids request.csv --out forgotten
 """
@@ -9,13 +10,14 @@ unlearn forget --model classifier.safetensors --arch mlp1 --data features.npz --
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from rich.console import Console
 
 from unlearn_core.auto import AUTO, DEFAULT_BUDGET
 from unlearn_core.recipes import Stopping
 from workflows.commands import options
-from workflows.commands.values import COUNT, DIR, FILE, at_least, path, share
+from workflows.commands.values import COUNT, DIR, at_least, path, repeated, share
 
 NPZ = path("NPZ")
 
@@ -23,7 +25,9 @@ NPZ = path("NPZ")
 def add_options(parser: argparse.ArgumentParser) -> None:
     from unlearn_core import methods
 
-    parser.usage = "unlearn forget (--model M --data NPZ | --logits NPZ --data NPZ | --plan TOML) --ids FILE [options]"
+    parser.usage = (
+        "unlearn forget (--model M --data NPZ | --logits NPZ --data NPZ | --plan TOML) --ids FILE ... [options]"
+    )
     group = parser.add_argument_group("the model, as weights or as logits")
     options.add_model(group)
     add = group.add_argument
@@ -33,12 +37,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("data and request")
     options.add_training_data(group, required=False)
     add = group.add_argument
-    ids = "the records to forget: ids or row numbers in a CSV, JSON lines or text file"
-    add("--ids", required=True, **FILE, help=ids)
+    ids = "the records to forget: ids or row numbers in a CSV, JSON lines or text file; with --ledger also several "
+    ids += "requests, repeated or as a folder of files, each with its entry and, in a folder of --out, its certificate"
+    add("--ids", required=True, **repeated(Path, "FILE"), help=ids)
     state = "start from what 'unlearn prepare' made of this model and these data: a request then takes a moment"
     add("--prepared", **DIR, help=state)
     add("--check-prepared", action="store_true", help="read all of it and of the data again, and compare hashes")
     add("--ledger", **DIR, help="remember here what was forgotten, and continue earlier requests")
+    wait = "seconds to wait for a ledger that another request is using"
+    add("--wait", default=600, type=at_least(0), metavar="SECONDS", help=wait)
+    trust = "with --sign: sign on top of a ledger whose last entry is not signed by this key"
+    add("--trust-ledger", action="store_true", help=trust)
 
     add = parser.add_argument_group("many models, one subject").add_argument
     plan = "forget the same records in each model of this TOML file: a table per model with its options; --out is a folder "
@@ -95,7 +104,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_out(group, "forgotten", "write weights and certificate here")
     force = "overwrite an earlier certificate; write in spite of --max-drop, and what is certified as not unlearned"
     group.add_argument("--force", action="store_true", help=force)
-    group.add_argument("--sign", **path("PEM"), help="sign the certificate with this Ed25519 private key")
+    signed = "sign the certificate, and the ledger's entry, with this Ed25519 private key"
+    group.add_argument("--sign", **path("PEM"), help=signed)
     group.add_argument("--register", metavar="NAME", help="register the unlearned model in MLflow, ready to be served")
     options.add_tracking_uri(group)
 
@@ -103,6 +113,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     from unlearn_core.errors import BadInput
 
+    requests: list[Path] = arguments.ids
+    arguments.ids = requests[0]
+    if len(requests) > 1 or (arguments.ids.is_dir() and arguments.ledger is not None):
+        from workflows.batch import run_batch
+
+        return run_batch(requests, arguments, console)
     if arguments.plan is not None:
         from workflows.many_models import OF_THE_PLAN, run_many
 

@@ -77,6 +77,13 @@ def path(metavar: str) -> dict[str, Any]:
     return {"type": Path, "metavar": metavar}
 
 
+def role_and_path(text: str) -> tuple[str, Path]:
+    role, equals, path = text.partition("=")
+    if not equals or not role or not path:
+        raise argparse.ArgumentTypeError(f"{text!r} is not ROLE=PATH, such as data=features.npz")
+    return role, Path(path)
+
+
 FILE, DIR = path("FILE"), path("DIR")
 COUNT: dict[str, Any] = {"type": at_least(1), "metavar": "N"}
 PIXELS: dict[str, Any] = {"type": at_least(1), "metavar": "PX"}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from unlearn_core.errors import BadInput, printable
-from workflows.commands.values import path, repeated
+from workflows.commands.values import path, repeated, role_and_path
 from workflows.display import speaker
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what = "the certificate.json of a request, or its certificate.dsse.json"
     parser.add_argument("certificate", **path("CERTIFICATE"), help=what)
     place = "look for a file here, such as data=features.npz; may be repeated (default: where it was)"
-    parser.add_argument("--file", default=[], **repeated(_role_and_path, "ROLE=PATH"), help=place)
+    parser.add_argument("--file", default=[], **repeated(role_and_path, "ROLE=PATH"), help=place)
     parser.add_argument("--public-key", **path("PEM"), help="the signature must be there and of this key")
     signed = "the signature must be there, of whatever key"
     parser.add_argument("--require-signature", action="store_true", help=signed)
@@ -113,10 +113,3 @@ def _installed_version() -> str | None:
         return metadata.version(PACKAGE)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _role_and_path(text: str) -> tuple[str, Path]:
-    role, equals, path = text.partition("=")
-    if not equals or not role or not path:
-        raise argparse.ArgumentTypeError(f"{text!r} is not ROLE=PATH, such as data=features.npz")
-    return role, Path(path)
