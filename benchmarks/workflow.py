@@ -18,8 +18,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from tasks.executor import Finished, JobResult, State, execute
+from tasks.executor import execute
 from tasks.ray_backend import Placement, RayBackend, ray_session
+from tasks.state import Finished, JobResult, State
 from tasks.step import Kind, Step, closure
 from tasks.store import Store
 
@@ -57,6 +58,9 @@ class Empty:
 
     def waiting_for_a_place(self) -> int:
         return 0
+
+    def set_aside(self, worker) -> str:
+        raise RuntimeError("the only worker cannot be set aside")
 
     def close(self) -> None:
         pass

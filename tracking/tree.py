@@ -140,11 +140,11 @@ def write_entries(root: Path, variant: Variant, backbone: str, entries: Sequence
     return path
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str | Iterable[str]) -> None:
     """Replace a file's content in one step: a reader sees the old or the new, and a crash leaves the old."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, suffix=".tmp", delete=False) as handle:
-        handle.write(text)
+        handle.writelines([text] if isinstance(text, str) else text)
         handle.flush()
         os.fsync(handle.fileno())
     try:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.executor import Backend, State, execute, find_cached
+from tasks.executor import Backend, execute, find_cached
+from tasks.state import State
 from tasks.step import Kind, Step, closure
 from tasks.store import Store
 from tracking.tree import write_atomically
@@ -60,8 +61,7 @@ def run_plan(
     store.clean_scratch()
     steps = closure(targets)
     save_plan(layout, steps)
-    state = State(steps)
-    state.cached, state.damages = find_cached(steps, store)
+    state = State(steps, *find_cached(steps, store))
     recorder.expect(step for step in targets if step.kind is Kind.AUDIT)
     display.start(state)
     with contextlib.ExitStack() as stack:
@@ -118,10 +118,13 @@ def _backend(store: Path, machine: Machine) -> AbstractContextManager[Backend]:
 
 def save_plan(layout: Layout, steps: Sequence[Step]) -> None:
     """Remember what was asked, for ``explain``."""
-    lines = (json.dumps({"id": step.id, "name": str(step), **step.identity}) for step in steps)
-    write_atomically(layout.plan, "\n".join(lines) + "\n")
+    write_atomically(
+        layout.plan, (json.dumps({"id": step.id, "name": str(step), **step.identity}) + "\n" for step in steps)
+    )
 
 
+SHOWN = 100
+"""Failures that the status names, which is written every second; all of them are in the log and in ``failures``."""
 _last_status: dict[Path, float] = {}
 
 
@@ -143,12 +146,10 @@ def _write_status(layout: Layout, state: State, finished: bool) -> None:
         "finished": finished,
         "counts": state.counts(),
         "left": state.left,
-        "running": [str(step) for step in state.steps if step.id in state.running],
-        "failures": [
-            {"step": str(failure.step), "reason": failure.reason}
-            for failure in state.failures.values()
-            if failure.because is None
-        ],
+        "running": [str(step) for step in state.running.values()],
+        "set_aside": state.set_aside,
+        "n_failures": len(state.causes),
+        "failures": [{"step": str(failure.step), "reason": failure.reason} for failure in state.causes[:SHOWN]],
     }
     write_atomically(layout.status, json.dumps(status, indent=1))
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from tasks.executor import State
+from tasks.state import State
 from tasks.step import Step
 from tasks.store import Store
 from unlearn_core.errors import BadInput
@@ -62,11 +62,25 @@ def run_steps(
     rates = Rates(Store(layout.store), sources)
     workers = 1 if arguments.local else arguments.workers or os.cpu_count() or 1
 
-    def seconds_left(state: State) -> float:
-        settled = state.cached | state.done | set(state.failures)
-        return rates.total([step for step in state.steps if step.id not in settled]) / workers
+    display = Display(console, title, SecondsLeft(rates, workers))
+    return run_plan(targets, layout, machine_of(arguments), recorder, display, kept)
 
-    return run_plan(targets, layout, machine_of(arguments), recorder, Display(console, title, seconds_left), kept)
+
+class SecondsLeft:
+    """Estimates the time left by taking off what was settled since it was last asked."""
+
+    def __init__(self, rates: Rates, workers: int) -> None:
+        self._rates: Rates = rates
+        self._workers: int = workers
+        self._left: float | None = None
+        self._seen: int = 0
+
+    def __call__(self, state: State) -> float:
+        if self._left is None:
+            self._left = self._rates.total([step for step in state.steps if step.id not in state.cached])
+        self._left -= self._rates.total(state.settled[self._seen :])
+        self._seen = len(state.settled)
+        return max(0.0, self._left) / self._workers
 
 
 def machine_of(arguments: argparse.Namespace) -> Machine:
@@ -80,7 +94,9 @@ def conclude(outcome: Outcome, arguments: argparse.Namespace, console: Console, 
     say(outcome.tracking)
     n_failed = len(state.failures)
     say(f"{len(state.done)} steps run, {len(state.cached)} cached, {n_failed} failed; {duration(outcome.seconds)}")
-    causes = [failure for failure in state.failures.values() if failure.because is None]
+    for line in state.set_aside:
+        say(f"sick worker: {line}")
+    causes = state.causes
     for failure in causes:
         say(f"failed: {failure.step}: {failure.reason}")
         if failure.traceback:
