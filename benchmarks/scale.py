@@ -1,7 +1,7 @@
 """Does a step cost the driver as much in a plan of 100,000 steps as in one of 1,000?
 
 Runs plans of trivial steps through the true loop of 'unlearn grid' (the plan's file, the look into the store, the schedule,
-the terminal's table, the status file) on workers that answer at once. Prints milliseconds and bytes per step and their ratios.
+the terminal's table, the status file) on workers that answer at once. Prints ms and bytes per step and their ratios.
 
     python -m benchmarks.scale [--steps 1000 100000]
 """

@@ -65,6 +65,7 @@ def run_plan(
     recorder.expect(step for step in targets if step.kind is Kind.AUDIT)
     display.start(state)
     with contextlib.ExitStack() as stack:
+        stack.callback(recorder.write_tree)
         stack.callback(display.stop)
         stack.callback(lambda: _write_status(layout, state, finished=True))
         if state.left:
@@ -76,7 +77,7 @@ def run_plan(
                 state,
                 backend,
                 on_done=lambda step: recorder.record([step]) if step.kind is Kind.AUDIT else None,
-                on_change=lambda current: _show(layout, current, display),
+                on_change=lambda current: _on_change(layout, current, display, recorder),
             )
         else:
             recorder.record([step for step in targets if step.kind is Kind.AUDIT])
@@ -128,8 +129,9 @@ SHOWN = 100
 _last_status: dict[Path, float] = {}
 
 
-def _show(layout: Layout, state: State, display: Display) -> None:
+def _on_change(layout: Layout, state: State, display: Display, recorder: Recorder) -> None:
     display.update(state)
+    recorder.write_due()
     now = time.monotonic()
     if now - _last_status.get(layout.status, 0.0) >= 1.0:
         _last_status[layout.status] = now

@@ -14,7 +14,7 @@ from tasks.executor import execute, find_cached
 from tasks.ready import CONSIDERED
 from tasks.state import Finished, JobResult, State
 from tasks.step import Kind, Step, closure
-from tasks.store import Store
+from tasks.store import Store, write_json
 from workflows.commands.running import SecondsLeft
 from workflows.display import Display
 from workflows.rates import Rates
@@ -136,7 +136,7 @@ def test_looking_into_the_store_opens_every_file_once(tmp_path):
     steps, store = plan(4, one_shape=False), Store(tmp_path)
     stored = steps[::2]
     for step in stored:
-        store.commit(step, lambda folder: folder.joinpath("record.json").write_text("{}") and None, 0.0)
+        store.commit(step, lambda folder: write_json(folder / "record.json", {}), 0.0)
     opened: Counter[Path] = Counter()
 
     def count(event: str, arguments: tuple) -> None:
