@@ -117,23 +117,27 @@ def measure(n_steps: int, root: Path) -> tuple[int, float, float, float]:
     return n, milliseconds, (peak - own) / n, own / n
 
 
+def compare(sizes: tuple[int, int], root: Path) -> None:
+    found = []
+    drive(plan(100), root / "warm")  # imports and the first use of everything
+    for n_steps in sizes:
+        n, milliseconds, extra, own = measure(n_steps, root)
+        found.append((milliseconds, extra))
+        print(
+            f"{n:7} steps: {milliseconds:.3f} ms of CPU per step in the driver (target: below 1); "
+            f"{extra:.0f} bytes per step at the peak, beside {own:.0f} of the step itself",
+            flush=True,
+        )
+    (few_ms, few_bytes), (many_ms, many_bytes) = found
+    print(f"ratio: {many_ms / few_ms:.2f} in time (target: at most 1.5), {many_bytes / few_bytes:.2f} in memory")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, nargs=2, default=(1_000, 100_000))
     arguments = parser.parse_args()
-    found = []
     with tempfile.TemporaryDirectory() as folder:
-        drive(plan(100), Path(folder, "warm"))  # imports and the first use of everything
-        for n_steps in arguments.steps:
-            n, milliseconds, extra, own = measure(n_steps, Path(folder))
-            found.append((milliseconds, extra))
-            print(
-                f"{n:7} steps: {milliseconds:.3f} ms of CPU per step in the driver (target: below 1); "
-                f"{extra:.0f} bytes per step at the peak, beside {own:.0f} of the step itself",
-                flush=True,
-            )
-    (few_ms, few_bytes), (many_ms, many_bytes) = found
-    print(f"ratio: {many_ms / few_ms:.2f} in time (target: at most 1.5), {many_bytes / few_bytes:.2f} in memory")
+        compare(arguments.steps, Path(folder))
 
 
 if __name__ == "__main__":

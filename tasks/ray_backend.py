@@ -180,14 +180,19 @@ class RayBackend:
         if worker in self._substitutes:
             self._substitutes.add(substitute)
 
+    def name(self, worker: Hashable) -> str:
+        """Which process a worker is, for people; known once it has a place."""
+        assert isinstance(worker, int)
+        return self._names[worker]
+
     def set_aside(self, worker: Hashable) -> str:
         """A process can be sick by itself, so a new one starts in its place; if that is sick too, the place stays empty."""
         assert isinstance(worker, int)
         ray.kill(self._actors.pop(worker))
         if worker in self._substitutes:
-            return f"{self._names[worker]}, which took the place of another one, is set aside"
+            return f"{self.name(worker)}, which took the place of another one, is set aside"
         self._substitutes.add(self._start())
-        return f"{self._names[worker]} is set aside, and a new one starts"
+        return f"{self.name(worker)} is set aside, and a new one starts"
 
     def close(self) -> None:
         for actor in self._actors.values():

@@ -16,7 +16,7 @@ import shutil
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,11 @@ class Store:
         """The steps of a kind that are there, whole or damaged: one look at a folder, however many there are."""
         folder = self.root / "steps" / kind
         return frozenset(os.listdir(folder)) if folder.is_dir() else frozenset()
+
+    def missing(self, steps: Iterable[Step]) -> list[Step]:
+        """Those of ``steps`` that are not there."""
+        ids = functools.cache(self.ids)
+        return [step for step in steps if step.id not in ids(step.kind)]
 
     def done(self, step: Step) -> dict[str, Any]:
         """What ``DONE.json`` says: ``identity``, ``files``, ``seconds``."""

@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,7 @@ class Recorder:
         self.track: bool = track
         self.tracked: set[str] = set(read_json(layout.tracked, {}).get(self.uri, []))
         self._tracker: LocalActor | RayActor | None = None
+        self._starting: Future[LocalActor | RayActor] | None = None
         self._on_ray: bool = False
         self._tree: TreeWriter = TreeWriter(layout.results)
         self._expected: defaultdict[Place, set[str]] = defaultdict(set)
@@ -54,6 +56,14 @@ class Recorder:
 
     def use_ray(self) -> None:
         self._on_ray = True
+
+    def start_writer(self) -> None:
+        """Load MLflow and open its store while steps are computed, if there will be something to write."""
+        coming = any(step_id not in self.tracked for ids in self._expected.values() for step_id in ids)
+        if self.track and coming and self._tracker is None and self._starting is None:
+            threads = ThreadPoolExecutor(1, thread_name_prefix="mlflow")
+            self._starting = threads.submit(self._start_tracker)
+            threads.shutdown(wait=False)  # the thread ends once the writer is there
 
     def expect(self, cells: Iterable[Step]) -> None:
         """MLflow gets a variant once all of these of its cells are recorded, or at the end."""
@@ -133,7 +143,9 @@ class Recorder:
         if not (cells := self._unsent.pop(place, None)):
             return
         if self._tracker is None:
-            self._tracker = self._start_tracker()
+            started = time.perf_counter()
+            self._tracker = self._starting.result() if self._starting else self._start_tracker()
+            self._waited += time.perf_counter() - started
         tracked = TrackedVariant(*place, self._tree.entries(*place), list(cells.values()))
         self._pending.append((cells, self._tracker.call("log_variant", tracked)))
         started = time.perf_counter()

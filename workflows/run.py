@@ -34,6 +34,11 @@ class Machine:
     device: str = "cpu"
     deterministic: bool = False
 
+    @property
+    def may_be_local(self) -> bool:
+        """Whether nothing that was asked for needs Ray, so that what is faster may be chosen."""
+        return not self.local and self.address is None and self.workers is None and self.gpus_per_worker is None
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -72,6 +77,7 @@ def run_plan(
             backend = (workers or stack.enter_context(Workers(layout.store, machine))).backend()
             if not machine.local:
                 recorder.use_ray()
+            recorder.start_writer()
             recorder.record([step for step in targets if step.id in state.cached and step.kind is Kind.AUDIT])
             execute(
                 state,
