@@ -20,8 +20,9 @@ import torch
 from safetensors.torch import save_file
 
 from benchmarks.timing import best_of_turns
-from tasks.executor import State, execute, find_cached
+from tasks.executor import execute, find_cached
 from tasks.ray_backend import Placement, RayBackend, ray_session
+from tasks.state import State
 from tasks.step import Kind, closure
 from tasks.store import Store
 from unlearn_core.data.backbones import backbone_spec, build_backbone, preprocess
@@ -63,8 +64,8 @@ def main() -> None:
         def sharded() -> None:
             for kind in (Kind.SHARD, Kind.FEATURES):
                 shutil.rmtree(store.root / "steps" / kind, ignore_errors=True)
-            state = State(closure([target]))
-            state.cached, _ = find_cached(state.steps, store)
+            steps = closure([target])
+            state = State(steps, *find_cached(steps, store))
             execute(state, backend, on_done=lambda step: None, on_change=lambda state: None)
             if state.failures:
                 raise RuntimeError(next(iter(state.failures.values())).traceback)

@@ -18,7 +18,7 @@ from typing import Any
 
 from tracking.mlflow_tracker import MlflowTracker
 from tracking.tracked import TrackedCell, TrackedVariant, default_tracking_uri
-from tracking.tree import write_entries
+from tracking.tree_writer import write_entries
 from unlearn_core import methods
 from unlearn_core.grid import HEADS, SEEDS, Scenario, Variant
 from unlearn_core.records import (

@@ -1,9 +1,10 @@
 """What does the machinery around the science cost?
 
 Overhead per step, MLflow per run, speed-up of two workers over one on a real feature set, and a fully cached rerun of
-a thousand steps including Python's and Ray's start.
+a thousand steps including Python's and Ray's start; what a step costs the driver in a plan of 100,000 beside one of 1,000.
+With --where: where workers and driver wait in the demo, on Ray, in one process, and as it is started by default.
 
-    python -m benchmarks.workflow [--features FILE.npz]
+    python -m benchmarks.workflow [--features FILE.npz] [--where]
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from tasks.executor import Finished, JobResult, State, execute
+from benchmarks import scale
+from tasks.executor import execute
 from tasks.ray_backend import Placement, RayBackend, ray_session
+from tasks.state import Finished, JobResult, State
 from tasks.step import Kind, Step, closure
-from tasks.store import Store
+from tasks.store import DONE, Store
 
 GRID = ("--arch", "linear", "--scenario", "class", "--epochs", "2")
 
@@ -57,6 +60,9 @@ class Empty:
 
     def waiting_for_a_place(self) -> int:
         return 0
+
+    def set_aside(self, worker) -> str:
+        raise RuntimeError("the only worker cannot be set aside")
 
     def close(self) -> None:
         pass
@@ -96,14 +102,37 @@ def ray_overhead(root: Path) -> float:
     return seconds / len(state.steps)
 
 
+def where(root: Path) -> None:
+    """The wall time of the demo by what was waited for."""
+    for name, options in (("on Ray", ("--workers", "2")), ("--local", ("--local",)), ("by default", ())):
+        out, before = root / name.replace(" ", "-"), time.time()
+        seconds, output = unlearn("run", "--methods", "all", "--out", str(out), *options)
+        status = json.loads((out / "status.json").read_text())
+        done = [json.loads(file.read_text()) for file in (out / "store" / "steps").glob(f"*/*/{DONE}")]
+        first, last = status["first_job"], max(record["finished"] for record in done)
+        n_workers = 1 if "in this process" in output or "--local" in options else 2
+        busy = sum(record["seconds"] for record in done) / (n_workers * (last - first))
+        print(
+            f"demo {name}: {seconds:.1f} s: {status['started'] - before:.1f} Python and the plan, "
+            f"{first - status['started']:.1f} until the first job, {last - first:.1f} of work on {n_workers} workers "
+            f"({100 * busy:.0f} % busy), {before + seconds - last:.1f} from the last step to the end",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--features", help="a feature set for the speed-up; digits, which are too small for it, otherwise"
     )
+    parser.add_argument("--where", action="store_true", help="only: where workers and driver wait in the demo")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
+        if arguments.where:
+            where(root)
+            return
+        scale.compare((1_000, 100_000), root / "scale")
         for what, measured in (("store", executor_overhead(root / "empty")), ("Ray", ray_overhead(root / "empty"))):
             print(f"executor and {what}: {1e3 * measured:.2f} ms per step (target: below 5)", flush=True)
         grid = ("--dataset", "digits", *GRID, "--seeds", ",".join(map(str, range(12))), "--out", str(root / "many"))

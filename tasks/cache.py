@@ -27,3 +27,9 @@ class Cache:
                 self._entries.popitem(last=False)
         self._entries.move_to_end(name)
         return self._entries[name]
+
+    def clear(self) -> None:
+        """Give all memory back, the device's too."""
+        self._entries.clear()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()

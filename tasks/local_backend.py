@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.executor import Finished
+from tasks.state import Finished
 from tasks.step import Step
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ class LocalBackend:
 
     def waiting_for_a_place(self) -> int:
         return 0
+
+    def set_aside(self, worker: Hashable) -> str:
+        raise RuntimeError("the only worker cannot be set aside")
 
     def close(self) -> None:
         pass

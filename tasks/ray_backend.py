@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +13,13 @@ from typing import Any
 
 import ray
 from ray import ObjectRef
-from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, WorkerCrashedError
+from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, WorkerCrashedError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tasks.executor import Finished
+from tasks.state import Finished
 from tasks.step import Step
 from tasks.worker import Worker
+from unlearn_core.errors import BadInput
 
 MAX_FAILED_STARTS = 3
 
@@ -84,6 +86,23 @@ def place_workers(
     return Placement(workers, cpus_per_worker, 1.0 / per_gpu)
 
 
+def check_placement(nodes: Sequence[Mapping[str, float]], placement: Placement, may_grow: bool) -> None:
+    """Refuse workers that no node has room for: Ray would wait for ever, and say nothing.
+
+    Args:
+        nodes: the resources of every node.
+        may_grow: whether an autoscaler may bring GPUs to a cluster that has none.
+    """
+    asked = placement.gpus
+    if not 0 <= asked < math.inf or (asked > 1 and asked != int(asked)):
+        raise BadInput(f"--gpus-per-worker {asked:g} cannot be placed; give a share such as 0.25, or a whole number")
+    most = max((node.get("GPU", 0.0) for node in nodes), default=0.0)
+    if asked > most and (most > 0 or not may_grow):
+        has = f"no node has more than {most:g}" if most else "there is no GPU here"
+        remedy = f"give at most {most:g}" if most else "leave it out"
+        raise BadInput(f"--gpus-per-worker {asked:g} would wait for ever: {has}; {remedy}")
+
+
 class RayBackend:
     """Actors that each hold a ``Worker``; a dead one is replaced, and one is given jobs only once it has a place."""
 
@@ -94,12 +113,14 @@ class RayBackend:
         self._actors: dict[int, Any] = {}
         self._starting: dict[ObjectRef, int] = {}
         self._jobs: dict[ObjectRef, tuple[int, Sequence[Step]]] = {}
+        self._names: dict[int, str] = {}
+        self._substitutes: set[int] = set()
         self._next: int = 0
         self._failed_starts: int = 0
         for _ in range(placement.workers):
             self._start()
 
-    def _start(self) -> None:
+    def _start(self) -> int:
         placement = self._placement
         actor = ray.remote(Worker).options(
             num_cpus=placement.cpus, num_gpus=placement.gpus, max_restarts=0, scheduling_strategy="SPREAD"
@@ -108,6 +129,7 @@ class RayBackend:
         worker, self._next = self._next, self._next + 1
         self._actors[worker] = actor.remote(self._root, device, max(1, int(placement.cpus)), self._deterministic)
         self._starting[self._actors[worker].ready.remote()] = worker
+        return worker
 
     def idle(self) -> Sequence[Hashable]:
         occupied = {worker for worker, _ in self._jobs.values()} | set(self._starting.values())
@@ -136,7 +158,7 @@ class RayBackend:
     def _collect_start(self, ref: ObjectRef) -> None:
         worker = self._starting.pop(ref)
         try:
-            ray.get(ref)
+            self._names[worker] = ray.get(ref)
             self._failed_starts = 0
         except RayActorError:
             self._failed_starts += 1
@@ -148,13 +170,29 @@ class RayBackend:
         worker, steps = self._jobs.pop(ref)
         try:
             return Finished(worker, steps, ray.get(ref))
-        except (RayActorError, NodeDiedError, ObjectLostError, WorkerCrashedError):
+        except (RayActorError, NodeDiedError, ObjectLostError, OutOfMemoryError, WorkerCrashedError):
             self._replace(worker)
             return Finished(worker, steps, None)
 
     def _replace(self, worker: int) -> None:
         del self._actors[worker]
-        self._start()
+        substitute = self._start()
+        if worker in self._substitutes:
+            self._substitutes.add(substitute)
+
+    def name(self, worker: Hashable) -> str:
+        """Which process a worker is, for people; known once it has a place."""
+        assert isinstance(worker, int)
+        return self._names[worker]
+
+    def set_aside(self, worker: Hashable) -> str:
+        """A process can be sick by itself, so a new one starts in its place; if that is sick too, the place stays empty."""
+        assert isinstance(worker, int)
+        ray.kill(self._actors.pop(worker))
+        if worker in self._substitutes:
+            return f"{self.name(worker)}, which took the place of another one, is set aside"
+        self._substitutes.add(self._start())
+        return f"{self.name(worker)} is set aside, and a new one starts"
 
     def close(self) -> None:
         for actor in self._actors.values():
@@ -169,6 +207,7 @@ def ray_workers(
     """Workers on a cluster, or on a local Ray that is started for them; all of it ends with the context."""
     with ray_session(address):
         placement = place_workers(ray.cluster_resources(), workers, gpus_per_worker)
+        check_placement([node["Resources"] for node in ray.nodes() if node["Alive"]], placement, address is not None)
         backend = RayBackend(root, placement, deterministic)
         try:
             yield backend

@@ -63,9 +63,9 @@ class Step:
         if self.version == 0:
             object.__setattr__(self, "version", VERSIONS[self.kind])
 
-    @cached_property
+    @property
     def identity(self) -> dict[str, Any]:
-        """Exactly what is hashed, and what the store keeps beside the result."""
+        """Exactly what is hashed, and what the store keeps beside the result. Built anew each time, as ``shape`` is."""
         return {
             "kind": str(self.kind),
             "version": self.version,
@@ -77,9 +77,12 @@ class Step:
     def id(self) -> str:
         return hash_of(self.identity)
 
-    @cached_property
+    @property
     def shape(self) -> str:
-        """Steps of one shape differ in their seed only: they may train as one stack."""
+        """Steps of one shape differ in their seed only: they may train as one stack.
+
+        Hashed anew each time: a step has few attributes, and one more would double the memory of a large plan.
+        """
         if self.alone:
             return self.id
         rest = {name: value for name, value in self.config.items() if name != "seed"}

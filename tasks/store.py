@@ -16,7 +16,7 @@ import shutil
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,16 @@ class Store:
 
     def has(self, step: Step) -> bool:
         return (self.path(step) / DONE).is_file()
+
+    def ids(self, kind: str) -> frozenset[str]:
+        """The steps of a kind that are there, whole or damaged: one look at a folder, however many there are."""
+        folder = self.root / "steps" / kind
+        return frozenset(os.listdir(folder)) if folder.is_dir() else frozenset()
+
+    def missing(self, steps: Iterable[Step]) -> list[Step]:
+        """Those of ``steps`` that are not there."""
+        ids = functools.cache(self.ids)
+        return [step for step in steps if step.id not in ids(step.kind)]
 
     def done(self, step: Step) -> dict[str, Any]:
         """What ``DONE.json`` says: ``identity``, ``files``, ``seconds``."""
@@ -106,11 +116,15 @@ class Store:
                 return f"{name} does not match its checksum"
         return None
 
-    def records(self, kind: str) -> Iterator[tuple[Path, dict[str, Any]]]:
-        """Every complete step of a kind: its directory and its ``DONE.json``. A damaged one is left to ``verify``."""
-        for file in sorted((self.root / "steps" / kind).glob(f"*/{DONE}")):
-            if (done := _read_record(file)) is not None:
-                yield file.parent, done
+    def records(self, kind: str, at_most: int | None = None) -> Iterator[tuple[Path, dict[str, Any]]]:
+        """Every complete step of a kind, or the first so many: its directory and its ``DONE.json``.
+
+        A damaged one is left to ``verify``.
+        """
+        for name in sorted(self.ids(kind))[:at_most]:
+            directory = self.root / "steps" / kind / name
+            if (done := _read_record(directory / DONE)) is not None:
+                yield directory, done
 
     def clean_scratch(self) -> int:
         """Remove what dead processes of this machine left unpublished; gives their number."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 import traceback
 from collections.abc import Sequence
@@ -13,9 +14,13 @@ from threadpoolctl import threadpool_limits
 
 from tasks.cache import Cache
 from tasks.compute.unlearning import COMPUTE
-from tasks.executor import JobResult
-from tasks.step import Step
+from tasks.state import Cause, JobResult
+from tasks.step import Kind, Step
 from tasks.store import Store
+from unlearn_core.errors import BadInput, first_line
+
+NO_MEMORY = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
+"""What torch, CUDA and cuBLAS say in errors that have no class of their own."""
 
 
 class Worker:
@@ -29,12 +34,19 @@ class Worker:
         self.cache: Cache = Cache(device)
         self.threads: int = threads
 
-    def ready(self) -> bool:
-        """Answers once the worker exists, which on a cluster is once it has found its place."""
-        return True
+    def ready(self) -> str:
+        """Answers once the worker exists, which on a cluster is once it has found its place: with that place, for people."""
+        gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "") if self.cache.device.type == "cuda" else ""
+        return f"process {os.getpid()} on {socket.gethostname()}" + (f", GPU {gpus}" if gpus else "")
 
     def run(self, steps: Sequence[Step]) -> JobResult:
         """Compute and publish those of ``steps`` that the store lacks. An error in the code is a result, not a crash."""
+        result = self._run(steps)
+        if result.error is not None and result.cause is Cause.MEMORY:  # here no frame of the failed step holds arrays
+            self.cache.clear()
+        return result
+
+    def _run(self, steps: Sequence[Step]) -> JobResult:
         started = time.perf_counter()
         # set every time: libraries that a step loads may set their own
         torch.set_num_threads(self.threads)
@@ -44,9 +56,10 @@ class Worker:
                 if missing:
                     self._compute(missing)
         except Exception as error:  # reported with its traceback, and the steps fail
-            first_line = (str(error).splitlines() or [""])[0]
-            reason = f"{type(error).__name__}: {first_line}"
-            return JobResult(time.perf_counter() - started, reason, traceback.format_exc())
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            return JobResult(
+                time.perf_counter() - started, reason, traceback.format_exc(), _cause(error, steps[0].kind)
+            )
         return JobResult(time.perf_counter() - started)
 
     def _compute(self, steps: Sequence[Step]) -> None:
@@ -55,3 +68,12 @@ class Worker:
         seconds = (time.perf_counter() - started) / len(steps)
         for step, write in zip(steps, writes, strict=True):
             self.store.commit(step, write, seconds)
+
+
+def _cause(error: Exception, kind: Kind) -> Cause:
+    if isinstance(error, BadInput) and kind is Kind.REQUEST:  # a file that is missing may be a worker's own trouble
+        return Cause.INPUT
+    short = isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
+    )
+    return Cause.MEMORY if short else Cause.ERROR

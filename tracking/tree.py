@@ -125,26 +125,11 @@ def tree_path(root: Path, variant: Variant, backbone: str) -> Path:
     return root / variant.dataset / backbone / f"{variant.scenario}_{variant.arch}{SUFFIX}"
 
 
-def write_entries(root: Path, variant: Variant, backbone: str, entries: Sequence[Entry]) -> Path:
-    """Put seed entries into the tree, replacing those of the same seeds; the file changes in one atomic step."""
-    path = tree_path(root, variant, backbone)
-    document = _read(path) if path.exists() else {}
-    by_key = _by_key(document, variant)
-    kept = {entry["seed"]: entry for entry in by_key.get(str(variant.key), [])}
-    kept.update({entry["seed"]: entry for entry in entries})
-    by_key[str(variant.key)] = [kept[seed] for seed in sorted(kept, key=_seed_order)]
-    for key in sorted(by_key, key=int):  # the same order whatever finished first
-        by_key[key] = by_key.pop(key)
-    # allow_nan=False: a NaN that slipped through is a bug; no indent: that takes json's slow encoder, seconds for a grid
-    write_atomically(path, json.dumps(document, allow_nan=False))
-    return path
-
-
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str | Iterable[str]) -> None:
     """Replace a file's content in one step: a reader sees the old or the new, and a crash leaves the old."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, suffix=".tmp", delete=False) as handle:
-        handle.write(text)
+        handle.writelines([text] if isinstance(text, str) else text)
         handle.flush()
         os.fsync(handle.fileno())
     try:
@@ -159,7 +144,7 @@ def read_entries(root: Path, variant: Variant, backbone: str) -> list[Entry]:
     path = tree_path(root, variant, backbone)
     if not path.exists():
         raise BadInput(f"no results of {variant} at {path}")
-    entries = _by_key(_read(path), variant).get(str(variant.key))
+    entries = entries_by_key(read_document(path), variant).get(str(variant.key))
     if not entries:
         raise BadInput(f"{path} has no entry for {variant.scenario} {variant.key}")
     return entries
@@ -329,12 +314,12 @@ def _grid_order(variant: TreeVariant) -> tuple[str, str, int, int, int]:
     return v.dataset, variant.backbone, ARCHITECTURES.index(v.arch), list(Scenario).index(v.scenario), v.key
 
 
-def _seed_order(seed: int) -> tuple[int, int]:
+def seed_order(seed: int) -> tuple[int, int]:
     """The paper's seeds in its order, then any others by number: a tree does not depend on what finished first."""
     return (SEEDS.index(seed), seed) if seed in SEEDS else (len(SEEDS), seed)
 
 
-def _by_key(document: dict[str, Any], variant: Variant) -> dict[str, list[Entry]]:
+def entries_by_key(document: dict[str, Any], variant: Variant) -> dict[str, list[Entry]]:
     """The sub-key -> entries mapping inside ``document``, made if it is missing."""
     arch = document.setdefault(variant.arch, {})
     if variant.scenario != Scenario.SUBCLASS:
@@ -343,7 +328,7 @@ def _by_key(document: dict[str, Any], variant: Variant) -> dict[str, list[Entry]
     return arch.setdefault("results", {})
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_document(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text())
     except json.JSONDecodeError as error:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import TypeVar
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tasks.executor import State
+from tasks.state import State
 from unlearn_core.errors import printable
 
 LINE_SECONDS = 10.0
+TABLE_SECONDS = 0.25
+Item = TypeVar("Item")
 EstimateLeft = Callable[[State], float]
 
 
@@ -38,7 +42,8 @@ class Display:
         self._say: Callable[[str], None] = speaker(console)
         self._live: Live | None = None
         self._last_line: float = 0.0
-        self._said: set[str] = set()
+        self._last_table: float = 0.0
+        self._said: Counter[str] = Counter()
 
     def start(self, state: State) -> None:
         for damage in state.damages:
@@ -50,15 +55,24 @@ class Display:
         self._last_line = time.monotonic()
 
     def update(self, state: State) -> None:
-        for failure in state.failures.values():
-            if failure.because is None and failure.step.id not in self._said:
-                self._said.add(failure.step.id)
-                self._say(f"failed: {failure.step}: {failure.reason}")
+        for line in self._new("set aside", state.set_aside):
+            self._say(f"sick worker: {line}")
+        for failure in self._new("failed", state.causes):
+            self._say(f"failed: {failure.step}: {failure.reason}")
+        now = time.monotonic()
         if self._live is not None:
-            self._live.update(self._table(state))
-        elif time.monotonic() - self._last_line >= LINE_SECONDS and state.left:
-            self._last_line = time.monotonic()
+            if now - self._last_table >= TABLE_SECONDS:
+                self._last_table = now
+                self._live.update(self._table(state))
+        elif now - self._last_line >= LINE_SECONDS and state.left:
+            self._last_line = now
             self._say(self._line(state))
+
+    def _new(self, what: str, items: Sequence[Item]) -> Sequence[Item]:
+        """Those that came since the last time; most often there are none, so that an update costs nothing."""
+        new = items[self._said[what] :]
+        self._said[what] = len(items)
+        return new
 
     def stop(self) -> None:
         if self._live is not None:

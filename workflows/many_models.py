@@ -16,7 +16,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tasks.executor import State, execute, find_cached
+from tasks.executor import execute, find_cached
+from tasks.state import State
 from tasks.step import Kind, Step
 from tasks.store import Store
 from tracking.plan_page import DONE, HEAD, NOT_CONCERNED, RECORDS, plan_page
@@ -241,8 +242,7 @@ def _execute(steps: Mapping[str, Step], out: Path, machine: Machine, console: Co
     for name, step in steps.items():
         if store.has(step) and not (out / name / FILE_NAME).is_file():  # removed since: it is made again
             shutil.rmtree(store.path(step))
-    state = State(list(steps.values()))
-    state.cached, state.damages = find_cached(state.steps, store)
+    state = State(list(steps.values()), *find_cached(list(steps.values()), store))
     if state.left:
         with (
             console.status(f"forgetting in {state.left} of {len(steps)} models"),

@@ -35,6 +35,8 @@ ROWS_PER_UPDATE = 16  # an optimiser's pass over the weights of a head takes abo
 RESNET_FORWARD = 3.6e9 / 224**2  # operations per pixel of ResNet-18: 1.8 GMAC at 224 x 224
 
 
+SAMPLED = 1000
+"""Steps of each kind whose times are read: ids are hashes, so that the first ones by name are a fair sample."""
 ALIKE = ("arch", "space", "scenario", "method", "what", "epochs", "finalizer", "schedule_name")
 """Steps of a kind that have these in common take about as long."""
 
@@ -73,14 +75,21 @@ class Rates:
             source.data.needs["images"].id: source for source in sources if "images" in source.data.needs
         }
         self._rate: float | None = None
+        self._known: dict[str, tuple[float, bool]] = {}  # by shape: seeds take equally long
         measured: dict[tuple[str, ...], list[float]] = defaultdict(list)
         for kind in Kind:
-            for _, done in store.records(kind):
+            for _, done in store.records(kind, SAMPLED):
                 measured[_group(str(kind), done["identity"]["config"])].append(done["seconds"])
         self._measured: dict[tuple[str, ...], float] = {k: sum(v) / len(v) for k, v in measured.items()}
 
     def seconds(self, step: Step) -> tuple[float, bool]:
         """The expected seconds of a step on one worker, and whether they were measured."""
+        shape = step.shape
+        if shape not in self._known:
+            self._known[shape] = self._estimate(step)
+        return self._known[shape]
+
+    def _estimate(self, step: Step) -> tuple[float, bool]:
         known = self._measured.get(_group(str(step.kind), step.config))
         return (known, True) if known is not None else (self.work(step).operations / self._machine_rate(), False)
 
@@ -88,16 +97,16 @@ class Rates:
         return sum(self.seconds(step)[0] for step in steps)
 
     def _machine_rate(self) -> float:
-        """Operations per second of one thread, from a tenth of a second of matrix products."""
+        """Operations per second of one thread, from a tenth of a CPU second of products: the same on a busy machine."""
         if self._rate is None:
             rng = np.random.default_rng(0)
             a, b = (rng.standard_normal(shape, dtype=np.float32) for shape in ((512, 384), (384, 256)))
             with threadpool_limits(1):
-                count, started = 0, time.perf_counter()
-                while time.perf_counter() - started < 0.1:
+                count, started = 0, time.process_time()
+                while time.process_time() - started < 0.1:
                     _ = a @ b
                     count += 1
-            self._rate = EFFICIENCY * count * 2 * 512 * 384 * 256 / (time.perf_counter() - started)
+            self._rate = EFFICIENCY * count * 2 * 512 * 384 * 256 / (time.process_time() - started)
         return self._rate
 
     def work(self, step: Step) -> Work:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,8 @@ from tasks.step import Kind, Step
 from tasks.store import DONE, Store
 from tracking.audits import read_audits
 from tracking.tracked import TrackedCell, TrackedVariant, TrackerReport, default_tracking_uri
-from tracking.tree import read_entries, write_atomically, write_entries
+from tracking.tree import tree_path, write_atomically
+from tracking.tree_writer import TreeWriter
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import Scenario, Variant
 from unlearn_core.records import without_nonfinite
@@ -31,6 +33,8 @@ ENDS = ((1, "low"), (2, "high"))
 """Of an interval in an audit: value, low, high."""
 Place = tuple[Variant, str]
 """A variant and the backbone of its features."""
+StoredCell = tuple[str, Path, dict[str, Any]]
+"""The id, the directory and the identity of an audit step."""
 
 
 class Recorder:
@@ -43,8 +47,12 @@ class Recorder:
         self.track: bool = track
         self.tracked: set[str] = set(read_json(layout.tracked, {}).get(self.uri, []))
         self._tracker: LocalActor | RayActor | None = None
+        self._starting: Future[LocalActor | RayActor] | None = None
         self._on_ray: bool = False
+        self._tree: TreeWriter = TreeWriter(layout.results)
         self._expected: defaultdict[Place, set[str]] = defaultdict(set)
+        self._expected_in: Counter[Path] = Counter()
+        """Cells that are still to come, by the file of the tree that they go into."""
         self._unsent: defaultdict[Place, dict[str, TrackedCell]] = defaultdict(dict)
         self._pending: list[tuple[Iterable[str], Callable[[], Any]]] = []
         self._waited: float = 0.0
@@ -52,31 +60,70 @@ class Recorder:
     def use_ray(self) -> None:
         self._on_ray = True
 
+    def start_writer(self) -> None:
+        """Load MLflow and open its store while steps are computed, if there will be something to write."""
+        coming = any(step_id not in self.tracked for ids in self._expected.values() for step_id in ids)
+        if self.track and coming and self._tracker is None and self._starting is None:
+            threads = ThreadPoolExecutor(1, thread_name_prefix="mlflow")
+            self._starting = threads.submit(self._start_tracker)
+            threads.shutdown(wait=False)  # the thread ends once the writer is there
+
     def expect(self, cells: Iterable[Step]) -> None:
         """MLflow gets a variant once all of these of its cells are recorded, or at the end."""
         for step in cells:
-            self._expected[_place(step.identity["config"])].add(step.id)
+            place = _place(step.config)
+            if step.id not in self._expected[place]:
+                self._expected[place].add(step.id)
+                self._expected_in[self._file(place)] += 1
 
     def record(self, cells: Iterable[Step]) -> None:
         """Put cells whose audit is in the store into the tree and, unless they are there already, into MLflow."""
         self.record_stored([(step.id, self.store.path(step), step.identity) for step in cells])
 
-    def record_stored(self, cells: Sequence[tuple[str, Path, dict[str, Any]]]) -> None:
-        by_variant: dict[Place, list[dict[str, Any]]] = {}
+    def record_stored(self, cells: Sequence[StoredCell]) -> None:
+        """File by file and variant by variant, so that memory holds one file's cells and not those of a whole grid."""
+        by_file: dict[Path, dict[Place, list[StoredCell]]] = {}
+        for cell in cells:
+            place = _place(cell[2]["config"])
+            by_file.setdefault(self._file(place), {}).setdefault(place, []).append(cell)
+        for file, places in by_file.items():
+            for place, stored in places.items():
+                self._put_into_tree(place, file, stored)
+            complete = not self._expected_in[file]
+            if complete:  # before MLflow, which may have troubles of its own
+                self.write_tree()
+            for place in places:
+                if not self._expected[place]:
+                    self._send(place)
+            if complete:
+                self._tree.close(*next(iter(places)))
+        self.write_due()
+
+    def _put_into_tree(self, place: Place, file: Path, cells: Sequence[StoredCell]) -> None:
         for step_id, directory, identity in cells:
-            cell, place = _tracked_cell(step_id, directory, identity), _place(identity["config"])
+            cell = _tracked_cell(step_id, directory, identity)
             entry = cell.entry | {"provenance": _provenance(step_id, directory, identity["config"])}
-            by_variant.setdefault(place, []).append(entry)
-            self._expected[place].discard(step_id)
+            self._tree.add(*place, [entry])
+            if step_id in self._expected[place]:
+                self._expected[place].discard(step_id)
+                self._expected_in[file] -= 1
             if self.track and step_id not in self.tracked:
                 self._unsent[place][step_id] = cell
-        for place, entries in by_variant.items():
-            write_entries(self.layout.results, *place, entries)
-            if not self._expected[place]:
-                self._send(place)
+
+    def write_due(self) -> None:
+        """Write what has waited long enough into the tree."""
+        self._tree.write_due()
+
+    def write_tree(self) -> None:
+        """Write all that waits into the tree."""
+        self._tree.write_all()
+
+    def _file(self, place: Place) -> Path:
+        return tree_path(self.layout.results, *place)
 
     def finish(self) -> str:
         """Send what is left and wait for the writer; a line on what it did and what that cost."""
+        self.write_tree()
         for place in list(self._unsent):
             self._send(place)
         if self._tracker is None:
@@ -99,9 +146,10 @@ class Recorder:
         if not (cells := self._unsent.pop(place, None)):
             return
         if self._tracker is None:
-            self._tracker = self._start_tracker()
-        entries = read_entries(self.layout.results, *place)
-        tracked = TrackedVariant(*place, entries, list(cells.values()))
+            started = time.perf_counter()
+            self._tracker = self._starting.result() if self._starting else self._start_tracker()
+            self._waited += time.perf_counter() - started
+        tracked = TrackedVariant(*place, self._tree.entries(*place), list(cells.values()))
         self._pending.append((cells, self._tracker.call("log_variant", tracked)))
         started = time.perf_counter()
         self._drain(BACKLOG)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.executor import Backend, State, execute, find_cached
+from tasks.executor import Backend, execute, find_cached
+from tasks.state import State
 from tasks.step import Kind, Step, closure
 from tasks.store import Store
 from tracking.tree import write_atomically
@@ -32,6 +33,11 @@ class Machine:
     gpus_per_worker: float | None = None
     device: str = "cpu"
     deterministic: bool = False
+
+    @property
+    def may_be_local(self) -> bool:
+        """Whether nothing that was asked for needs Ray, so that what is faster may be chosen."""
+        return not self.local and self.address is None and self.workers is None and self.gpus_per_worker is None
 
 
 @dataclass(frozen=True)
@@ -60,23 +66,24 @@ def run_plan(
     store.clean_scratch()
     steps = closure(targets)
     save_plan(layout, steps)
-    state = State(steps)
-    state.cached, state.damages = find_cached(steps, store)
+    state = State(steps, *find_cached(steps, store))
     recorder.expect(step for step in targets if step.kind is Kind.AUDIT)
     display.start(state)
     with contextlib.ExitStack() as stack:
+        stack.callback(recorder.write_tree)
         stack.callback(display.stop)
         stack.callback(lambda: _write_status(layout, state, finished=True))
         if state.left:
             backend = (workers or stack.enter_context(Workers(layout.store, machine))).backend()
             if not machine.local:
                 recorder.use_ray()
+            recorder.start_writer()
             recorder.record([step for step in targets if step.id in state.cached and step.kind is Kind.AUDIT])
             execute(
                 state,
                 backend,
                 on_done=lambda step: recorder.record([step]) if step.kind is Kind.AUDIT else None,
-                on_change=lambda current: _show(layout, current, display),
+                on_change=lambda current: _on_change(layout, current, display, recorder),
             )
         else:
             recorder.record([step for step in targets if step.kind is Kind.AUDIT])
@@ -118,15 +125,19 @@ def _backend(store: Path, machine: Machine) -> AbstractContextManager[Backend]:
 
 def save_plan(layout: Layout, steps: Sequence[Step]) -> None:
     """Remember what was asked, for ``explain``."""
-    lines = (json.dumps({"id": step.id, "name": str(step), **step.identity}) for step in steps)
-    write_atomically(layout.plan, "\n".join(lines) + "\n")
+    write_atomically(
+        layout.plan, (json.dumps({"id": step.id, "name": str(step), **step.identity}) + "\n" for step in steps)
+    )
 
 
+SHOWN = 100
+"""Failures that the status names, which is written every second; all of them are in the log and in ``failures``."""
 _last_status: dict[Path, float] = {}
 
 
-def _show(layout: Layout, state: State, display: Display) -> None:
+def _on_change(layout: Layout, state: State, display: Display, recorder: Recorder) -> None:
     display.update(state)
+    recorder.write_due()
     now = time.monotonic()
     if now - _last_status.get(layout.status, 0.0) >= 1.0:
         _last_status[layout.status] = now
@@ -143,12 +154,10 @@ def _write_status(layout: Layout, state: State, finished: bool) -> None:
         "finished": finished,
         "counts": state.counts(),
         "left": state.left,
-        "running": [str(step) for step in state.steps if step.id in state.running],
-        "failures": [
-            {"step": str(failure.step), "reason": failure.reason}
-            for failure in state.failures.values()
-            if failure.because is None
-        ],
+        "running": [str(step) for step in state.running.values()],
+        "set_aside": state.set_aside,
+        "n_failures": len(state.causes),
+        "failures": [{"step": str(failure.step), "reason": failure.reason} for failure in state.causes[:SHOWN]],
     }
     write_atomically(layout.status, json.dumps(status, indent=1))
 

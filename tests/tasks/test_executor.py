@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tasks.executor import MAX_DEATHS, Finished, JobResult, State, execute
+from tasks.executor import execute
 from tasks.ray_backend import place_workers
+from tasks.schedule import MAX_DEATHS
+from tasks.state import Finished, JobResult, State
 from tasks.step import Kind, Step, closure
 
 DIES = object()
@@ -42,6 +44,9 @@ class Scripted:
     def waiting_for_a_place(self):
         return 0
 
+    def set_aside(self, worker):
+        raise AssertionError(f"worker {worker} is not sick")
+
     def close(self):
         pass
 
@@ -58,8 +63,7 @@ def cell(seed: int, key: int = 0, methods=("a", "b")) -> Step:
 
 
 def run(targets, answer=lambda steps: JobResult(0.1), n_workers=1, cached=()):
-    state = State(closure(targets))
-    state.cached = {step.id for step in cached}
+    state = State(closure(targets), {step.id for step in cached})
     backend = Scripted(n_workers, answer)
     done: list[Step] = []
     execute(state, backend, done.append, lambda _: None)

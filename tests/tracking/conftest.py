@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tracking.tree import Tree, TreeVariant, write_entries
+from tracking.tree import Tree, TreeVariant
+from tracking.tree_writer import write_entries
 from unlearn_core import methods
 from unlearn_core.grid import Scenario, Variant
 from unlearn_core.records import (

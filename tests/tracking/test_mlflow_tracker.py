@@ -22,7 +22,7 @@ from mlflow.entities import Dataset, DatasetInput, Metric, Run
 from tracking.mlflow_tracker import MlflowTracker, links
 from tracking.mlflow_writers import ClientWriter, DatabaseWriter, NewRun, writer_for
 from tracking.tracked import TrackedCell, TrackedVariant, TrackerReport, default_tracking_uri
-from tracking.tree import write_entries
+from tracking.tree_writer import write_entries
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import Scenario, Variant
 from unlearn_core.records import (

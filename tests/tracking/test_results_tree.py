@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tracking.tree import read_entries, read_tree, tree_path, write_entries
+from tracking.tree import read_entries, read_tree, tree_path
+from tracking.tree_writer import write_entries
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import Scenario, Variant
 from unlearn_core.records import (

@@ -33,7 +33,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from tracking.tree import write_entries
+from tracking.tree_writer import write_entries
 from unlearn_core.forgetting.certificate import Certificate, read_certificate
 from unlearn_core.grid import Scenario, Variant
 from unlearn_core.records import (

@@ -154,8 +154,9 @@ def add_proxy_settings(group: Options) -> None:
 
 def add_machine(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("where to run").add_argument
-    add("--address", help="join this Ray cluster; 'auto' inside a Ray job (default: start a local Ray and stop it)")
-    add("--workers", **COUNT, help="start this many (default: one per CPU, or four per GPU)")
+    joined = "join this Ray cluster; 'auto' inside a Ray job (default: start a local Ray and stop it, if that pays)"
+    add("--address", help=joined)
+    add("--workers", **COUNT, help="start this many, on Ray in any case (default: one per CPU, or four per GPU)")
     share = "such as 0.25; also asks an autoscaler for GPUs (default: an equal share of the cluster's)"
     add("--gpus-per-worker", type=float, metavar="G", help=share)
     add("--local", action="store_true", help="run in this process, without Ray: the same results")

@@ -10,13 +10,13 @@ unlearn plan --dataset digits --arch mlp1 --out runs/digits
 from __future__ import annotations
 
 import argparse
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 
-from tasks.executor import State
+from tasks.state import State
 from tasks.step import Kind, Step, closure
 from tasks.store import Store
 from workflows.commands import options
@@ -46,8 +46,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     cells = cells_of(parts, arguments)
     layout, steps = Layout(arguments.out), closure(cells)
     store = Store(layout.store)
-    state = State(steps)
-    state.cached = {step.id for step in steps if store.has(step)}
+    there = {kind: store.ids(kind) for kind in Kind}
+    state = State(steps, {step.id for step in steps if step.id in there[step.kind] and store.has(step)})
     save_plan(layout, steps)
     say = speaker(console)
     n_methods = sum(step.kind is Kind.UNLEARN for step in steps)
@@ -95,8 +95,11 @@ def _costs(state: State, left: Sequence[Step], seconds: dict[str, float], gpu_se
     table.add_column("steps")
     for column in ("total", "cached", "to run", "hours on one worker", "GPU-hours"):
         table.add_column(column, justify="right")
+    by_kind: defaultdict[str, list[str]] = defaultdict(list)
+    for step in left:
+        by_kind[step.kind].append(step.id)
     for kind, count in state.counts().items():
-        to_run = [step.id for step in left if step.kind == kind]
+        to_run = by_kind[kind]
         hours = (sum(by_step[step] for step in to_run) / 3600 for by_step in (seconds, gpu_seconds))
         table.add_row(
             kind, str(count["total"]), str(count["cached"]), str(len(to_run)), *(f"{value:.2f}" for value in hours)

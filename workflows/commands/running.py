@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import shutil
 from collections.abc import Sequence
 
 from rich.console import Console
 
-from tasks.executor import State
-from tasks.step import Step
+from tasks.state import State
+from tasks.step import Step, closure
 from tasks.store import Store
 from unlearn_core.errors import BadInput
 from workflows.commands.selection import Part, cells_of
@@ -22,6 +23,8 @@ from workflows.run import Machine, Outcome, Workers, run_plan
 from workflows.sources import Source
 
 EXIT_FAILED_STEPS = 1
+RAY_START_SECONDS = 12.0
+"""Of a local Ray and its workers, on two cores; ``benchmarks/workflow.py --where`` measures it."""
 
 
 def check_device(arguments: argparse.Namespace) -> None:
@@ -58,15 +61,48 @@ def run_steps(
     kept: Workers | None = None,
 ) -> Outcome:
     """Run ``targets`` and all that they need on the machine that ``add_machine`` asked for, or on workers that are kept."""
-    layout = recorder.layout
-    rates = Rates(Store(layout.store), sources)
-    workers = 1 if arguments.local else arguments.workers or os.cpu_count() or 1
+    layout, machine = recorder.layout, machine_of(arguments)
+    store = Store(layout.store)
+    rates = Rates(store, sources)
+    if kept is None and machine.may_be_local and not _has_gpu():
+        left = store.missing(closure(targets))
+        if left and not ray_pays(seconds := rates.total(left), os.cpu_count() or 1):
+            machine = dataclasses.replace(machine, local=True)
+            speaker(console)(
+                f"running in this process: about {duration(seconds)} of work, and starting Ray takes "
+                f"{duration(RAY_START_SECONDS)} (--workers N starts it all the same)"
+            )
+    workers = 1 if machine.local else arguments.workers or os.cpu_count() or 1
 
-    def seconds_left(state: State) -> float:
-        settled = state.cached | state.done | set(state.failures)
-        return rates.total([step for step in state.steps if step.id not in settled]) / workers
+    display = Display(console, title, SecondsLeft(rates, workers))
+    return run_plan(targets, layout, machine, recorder, display, kept)
 
-    return run_plan(targets, layout, machine_of(arguments), recorder, Display(console, title, seconds_left), kept)
+
+def ray_pays(seconds: float, n_workers: int) -> bool:
+    """Whether so much work is done sooner by so many workers on a local Ray, which must be started, than in this process."""
+    return RAY_START_SECONDS + seconds / n_workers < seconds
+
+
+def _has_gpu() -> bool:
+    """Without loading torch; this process would not use it, workers on Ray do."""
+    return shutil.which("nvidia-smi") is not None
+
+
+class SecondsLeft:
+    """Estimates the time left by taking off what was settled since it was last asked."""
+
+    def __init__(self, rates: Rates, workers: int) -> None:
+        self._rates: Rates = rates
+        self._workers: int = workers
+        self._left: float | None = None
+        self._seen: int = 0
+
+    def __call__(self, state: State) -> float:
+        if self._left is None:
+            self._left = self._rates.total([step for step in state.steps if step.id not in state.cached])
+        self._left -= self._rates.total(state.settled[self._seen :])
+        self._seen = len(state.settled)
+        return max(0.0, self._left) / self._workers
 
 
 def machine_of(arguments: argparse.Namespace) -> Machine:
@@ -80,7 +116,9 @@ def conclude(outcome: Outcome, arguments: argparse.Namespace, console: Console, 
     say(outcome.tracking)
     n_failed = len(state.failures)
     say(f"{len(state.done)} steps run, {len(state.cached)} cached, {n_failed} failed; {duration(outcome.seconds)}")
-    causes = [failure for failure in state.failures.values() if failure.because is None]
+    for line in state.set_aside:
+        say(f"sick worker: {line}")
+    causes = state.causes
     for failure in causes:
         say(f"failed: {failure.step}: {failure.reason}")
         if failure.traceback:

@@ -44,6 +44,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         say(f"running as {process}, {known['left']} steps left, last seen {when}")
     for step in known["running"]:
         say(f"running: {step}")
+    for line in known.get("set_aside", ()):
+        say(f"sick worker: {line}")
     for failure in known["failures"]:
         say(f"failed: {failure['step']}: {failure['reason']}")
+    if (more := known.get("n_failures", 0) - len(known["failures"])) > 0:
+        say(f"failed: {more} more; see {layout.failures}")
     return 0

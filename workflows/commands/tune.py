@@ -26,7 +26,7 @@ from workflows.display import speaker
 from workflows.layout import Layout
 
 if TYPE_CHECKING:
-    from tasks.executor import State
+    from tasks.state import State
     from tasks.step import Step
     from tracking.mlflow_tracker import MlflowTracker
     from workflows.run import Outcome, Workers
