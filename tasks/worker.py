@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 import traceback
 from collections.abc import Sequence
@@ -16,22 +17,46 @@ from tasks.compute.unlearning import COMPUTE
 from tasks.executor import JobResult
 from tasks.step import Step
 from tasks.store import Store
+from unlearn_core.arithmetic import arithmetic, check_precision
+from unlearn_core.errors import BadInput, first_line
+from unlearn_core.precision import Precision
 
 
 class Worker:
     """Computes one job at a time and keeps what is expensive to load between them."""
 
-    def __init__(self, root: Path, device: str = "cpu", threads: int = 1, deterministic: bool = False) -> None:
+    def __init__(
+        self,
+        root: Path,
+        device: str = "cpu",
+        threads: int = 1,
+        deterministic: bool = False,
+        precision: Precision = Precision.FLOAT32,
+    ) -> None:
         if deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS refuses to be reproducible without
             torch.use_deterministic_algorithms(True)
         self.store: Store = Store(root)
         self.cache: Cache = Cache(device)
         self.threads: int = threads
+        self.precision: Precision = precision
 
-    def ready(self) -> bool:
-        """Answers once the worker exists, which on a cluster is once it has found its place."""
-        return True
+    def ready(self) -> str | None:
+        """Why it cannot work here, or None; on a cluster it answers once it has found its place.
+
+        A GPU that Ray counts may be one that torch cannot use.
+        """
+        device, host = self.cache.device, socket.gethostname()
+        try:
+            torch.zeros(1, device=device)
+        except (RuntimeError, AssertionError) as error:
+            remedy = "install torch for its CUDA driver there, or run on CPUs with --gpus-per-worker 0"
+            return f"torch cannot use {device} on {host} ({first_line(error)}); {remedy}"
+        try:
+            check_precision(self.precision, device)
+        except BadInput as error:
+            return f"{error} (on {host})"
+        return None
 
     def run(self, steps: Sequence[Step]) -> JobResult:
         """Compute and publish those of ``steps`` that the store lacks. An error in the code is a result, not a crash."""
@@ -44,14 +69,14 @@ class Worker:
                 if missing:
                     self._compute(missing)
         except Exception as error:  # reported with its traceback, and the steps fail
-            first_line = (str(error).splitlines() or [""])[0]
-            reason = f"{type(error).__name__}: {first_line}"
+            reason = f"{type(error).__name__}: {first_line(error)}"
             return JobResult(time.perf_counter() - started, reason, traceback.format_exc())
         return JobResult(time.perf_counter() - started)
 
     def _compute(self, steps: Sequence[Step]) -> None:
-        started = time.perf_counter()
-        writes = COMPUTE[steps[0].kind](steps, self.store, self.cache)
-        seconds = (time.perf_counter() - started) / len(steps)
-        for step, write in zip(steps, writes, strict=True):
-            self.store.commit(step, write, seconds)
+        with arithmetic(Precision(steps[0].config.get("precision", Precision.FLOAT32))):
+            started = time.perf_counter()
+            writes = COMPUTE[steps[0].kind](steps, self.store, self.cache)
+            seconds = (time.perf_counter() - started) / len(steps)
+            for step, write in zip(steps, writes, strict=True):
+                self.store.commit(step, write, seconds)  # some compute what they write

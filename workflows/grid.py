@@ -15,6 +15,7 @@ from unlearn_core import methods
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import Scenario, Variant
 from unlearn_core.methods import Family, RunSettings, what_is_run
+from unlearn_core.precision import Precision, precision_config
 from unlearn_core.preparations import PREPARATIONS, Per, prepared_config
 from unlearn_core.recipes import Start, training_config, training_epochs
 from unlearn_core.tuned import TUNED
@@ -60,7 +61,8 @@ def _listed(values: Sequence[int]) -> str:
 def cell_step(source: Source, variant: Variant, seed: int, chosen: Sequence[str], settings: RunSettings) -> Step:
     """The audit step of a cell, with everything that it needs behind it."""
     space = variant.label_space
-    network = {"arch": variant.arch, "space": str(space), "seed": seed}
+    numbers = precision_config(variant.arch, settings.precision)
+    network = {"arch": variant.arch, "space": str(space), "seed": seed, **numbers}
     request = {"scenario": str(variant.scenario), "key": variant.key}
     epochs = settings.training_epochs or training_epochs(variant.arch)
     data = {"features" if source.data.kind is Kind.FEATURES else "images": source.data}
@@ -132,7 +134,8 @@ def _needs_of_method(
     for name in methods.prepared_for(method):
         config, of = {"space": cell["space"], **prepared_config(name, cell["arch"])}, seen
         if PREPARATIONS[name].per is Per.NETWORK:
-            config, of = config | {"seed": cell["seed"]}, {"base": needs["base"]}
+            numbers = {name: cell[name] for name in ("seed", "precision") if name in cell}
+            config, of = config | numbers, {"base": needs["base"]}
         found[name] = Step(Kind.PREPARED, config, data | of)
     return found
 
@@ -148,4 +151,6 @@ def flat_settings(settings: RunSettings) -> dict[str, Any]:
     proxy = dataclasses.asdict(settings.proxy)
     cap = {"cap": 1.0 if settings.proxy.cap is None else settings.proxy.cap}
     schedule = {} if settings.schedule == "grid" else {"schedule": settings.schedule}
-    return {"preset": settings.preset, **proxy, **cap, **schedule, "dir_on_test": str(settings.proxy.dir_on_test)}
+    numbers = {} if settings.precision is Precision.FLOAT32 else {"precision": str(settings.precision)}
+    dir_on_test = {"dir_on_test": str(settings.proxy.dir_on_test)}
+    return {"preset": settings.preset, **proxy, **cap, **schedule, **dir_on_test, **numbers}
