@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tasks.worker import Worker
 from tests.pretended_cuda import pretended_cuda
 from unlearn_core.arithmetic import arithmetic, check_precision
 from unlearn_core.errors import BadInput
@@ -75,3 +76,12 @@ def test_what_a_device_cannot_is_refused_in_one_line(precision):
     with pretended_cuda():
         check_precision(Precision(precision), "cuda:0")
     check_precision(Precision.FLOAT32, "cpu")
+
+
+def test_a_worker_says_why_it_cannot_work_where_it_is(tmp_path):
+    assert Worker(tmp_path).ready() is None
+    said = Worker(tmp_path, "cuda:99").ready()
+    assert said is not None
+    assert said.startswith("torch cannot use cuda:99 on ")
+    assert "\n" not in said
+    assert "--precision tf32 is for GPUs" in (Worker(tmp_path, precision=Precision.TF32).ready() or "")

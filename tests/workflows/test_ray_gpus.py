@@ -15,6 +15,8 @@ from tests.stored import content
 
 pytestmark = pytest.mark.slow
 
+GRID_SECONDS = 600  # for a whole grid, which takes half a minute on an idle machine
+
 NODES = """
 import signal, sys
 from ray.cluster_utils import Cluster
@@ -60,7 +62,8 @@ GRID = (
 
 @pytest.fixture(scope="module")
 def gpu_cluster(ray_environment) -> Iterator[str]:
-    with running([sys.executable, "-c", NODES], environment=ray_environment) as process:
+    patient = {**ray_environment, "RAY_raylet_start_wait_time_s": "240"}  # as all waits here, for a busy machine
+    with running([sys.executable, "-c", NODES], environment=patient) as process:
         yield _address(process)
         process.stdin.close()
         process.wait()
@@ -75,12 +78,13 @@ def test_workers_share_gpus_in_fractions_and_give_the_cpus_results(tmp_path, gpu
     """Four workers on three GPUs take a half each: two of them share one."""
     there, here = tmp_path / "there", tmp_path / "here"
     command = [sys.executable, "-c", PRETENDING, *GRID, "--address", gpu_cluster, "--workers", "4", "--out", there]
-    ended = run(command, environment=ray_environment)
+    ended = run(command, environment=ray_environment, seconds=GRID_SECONDS)
     assert ended.returncode == 0, ended
     places = [json.loads(line) for line in (there / "places.jsonl").read_text().splitlines()]
     assert {tuple(rest) for _, *rest in places} == {("0", "cuda")}
     assert sorted(Counter(node for node, *_ in places).values()) == [1, 1, 2]
-    local = run([sys.executable, "-m", "workflows", *GRID, "--local", "--out", here], environment=ray_environment)
+    alone = [sys.executable, "-m", "workflows", *GRID, "--local", "--out", here]
+    local = run(alone, environment=ray_environment, seconds=GRID_SECONDS)
     assert local.returncode == 0, local
     assert content(there) == content(here)
 
@@ -88,7 +92,8 @@ def test_workers_share_gpus_in_fractions_and_give_the_cpus_results(tmp_path, gpu
 def test_a_gpu_that_torch_cannot_use_is_one_clear_line(tmp_path, gpu_cluster, ray_environment):
     out = tmp_path / "out"
     where = ("--address", gpu_cluster, "--workers", "1", "--out", out)
-    ended = run([sys.executable, "-m", "workflows", *GRID, *where], environment=ray_environment)
+    command = [sys.executable, "-m", "workflows", *GRID, *where]
+    ended = run(command, environment=ray_environment, seconds=GRID_SECONDS)
     assert ended.returncode == 2, ended
     assert "Traceback" not in ended.stdout + ended.stderr
     [line] = ended.stderr.splitlines()
