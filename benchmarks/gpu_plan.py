@@ -196,7 +196,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|")
     totals = []
     for title, archs, precision, members in shown:
-        hours = {gpu.name: dict.fromkeys(("arithmetic", "memory", "launches", "step"), 0.0) for gpu in (A10G, A100)}
+        hours: dict[str, dict[str, float]] = {gpu.name: {} for gpu in (A10G, A100)}
         for arch in archs:
             for dataset, n_classes in DATASETS.items():
                 count = count_step(arch, n_classes, members, training_optimization(arch).batch_size, precision)
@@ -207,7 +207,8 @@ def main() -> None:
                 )
                 for gpu in (A10G, A100):
                     for name, seconds in count.totals(steps, gpu, precision).items():
-                        hours[gpu.name][name] += STACKED / members * seconds / 3600
+                        before = hours[gpu.name].get(name, 0.0)
+                        hours[gpu.name][name] = before + STACKED / members * seconds / 3600
         totals.append((title, precision, hours))
     print("\n| all five seeds | precision | GPU | arithmetic, h | memory, h | launches, h | one worker, h | GPU busy |")
     print("|---|---|---|---|---|---|---|---|")

@@ -42,7 +42,7 @@ class PretendedTensor(torch.Tensor):
     """A tensor on ``cuda:0``; ``held`` is where its numbers are."""
 
     held: torch.Tensor
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore[reportAssignmentType]
 
     @staticmethod
     def __new__(cls, held: torch.Tensor) -> PretendedTensor:
@@ -60,8 +60,8 @@ class PretendedTensor(torch.Tensor):
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"pretended({self.held!r})"
 
-    is_cuda = property(lambda self: True)
-    is_meta = property(lambda self: False)
+    is_cuda = property(lambda self: True)  # pyright: ignore[reportAssignmentType]
+    is_meta = property(lambda self: False)  # pyright: ignore[reportAssignmentType]
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
+from typing import Any
 
 import torch
 from torch import backends
@@ -27,7 +28,7 @@ def present_precision() -> Precision:
 @contextlib.contextmanager
 def arithmetic(precision: Precision = Precision.FLOAT32) -> Iterator[None]:
     """Compute in ``precision``, and leave torch's settings as they were."""
-    parts = (backends.cudnn.conv, backends.cuda.matmul)
+    parts: tuple[Any, ...] = (backends.cudnn.conv, backends.cuda.matmul)  # pyright: ignore[reportAttributeAccessIssue]
     before = [part.fp32_precision for part in parts]
     token = _present.set(precision)
     try:

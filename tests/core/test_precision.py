@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -13,9 +15,10 @@ from unlearn_core.nets.resnet import ResNetStack
 from unlearn_core.precision import Precision
 
 
-def flags() -> tuple[str, str]:
+def flags() -> tuple[Any, Any]:
     """How convolutions and matrix products treat float32."""
-    return torch.backends.cudnn.conv.fp32_precision, torch.backends.cuda.matmul.fp32_precision
+    convolutions: Any = torch.backends.cudnn.conv  # pyright: ignore[reportAttributeAccessIssue]
+    return convolutions.fp32_precision, torch.backends.cuda.matmul.fp32_precision
 
 
 @pytest.mark.parametrize(("precision", "expected"), [("float32", "ieee"), ("tf32", "tf32"), ("bf16", "ieee")])

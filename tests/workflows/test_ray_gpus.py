@@ -62,7 +62,7 @@ GRID = (
 
 @pytest.fixture(scope="module")
 def gpu_cluster(ray_environment) -> Iterator[str]:
-    patient = {**ray_environment, "RAY_raylet_start_wait_time_s": "240"}  # as all waits here, for a busy machine
+    patient = {**ray_environment, "RAY_raylet_start_wait_time_s": str(GRID_SECONDS)}  # for a busy machine
     with running([sys.executable, "-c", NODES], environment=patient) as process:
         yield _address(process)
         process.stdin.close()
@@ -70,7 +70,7 @@ def gpu_cluster(ray_environment) -> Iterator[str]:
 
 
 def _address(process: Running) -> str:
-    wait_until(lambda: "\n" in process.stdout, "a Ray cluster", process)
+    wait_until(lambda: "\n" in process.stdout, "a Ray cluster", process, GRID_SECONDS)
     return process.stdout.splitlines()[0]
 
 
