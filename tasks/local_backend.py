@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.state import Finished
 from tasks.step import Step
+from unlearn_core.errors import BadInput
+from unlearn_core.precision import Precision
 
 if TYPE_CHECKING:
     from tasks.worker import Worker
@@ -16,10 +18,19 @@ if TYPE_CHECKING:
 class LocalBackend:
     """One worker, in this process."""
 
-    def __init__(self, root: Path, device: str = "cpu", threads: int = 1, deterministic: bool = False) -> None:
+    def __init__(
+        self,
+        root: Path,
+        device: str = "cpu",
+        threads: int = 1,
+        deterministic: bool = False,
+        precision: Precision = Precision.FLOAT32,
+    ) -> None:
         from tasks.worker import Worker  # loads torch, which LocalActor does without
 
-        self._worker: Worker = Worker(root, device, threads, deterministic)
+        self._worker: Worker = Worker(root, device, threads, deterministic, precision)
+        if refusal := self._worker.ready():
+            raise BadInput(refusal)
         self._job: Sequence[Step] | None = None
 
     def idle(self) -> Sequence[Hashable]:

@@ -20,6 +20,7 @@ from tasks.state import Finished
 from tasks.step import Step
 from tasks.worker import Worker
 from unlearn_core.errors import BadInput
+from unlearn_core.precision import Precision
 
 MAX_FAILED_STARTS = 3
 
@@ -106,10 +107,16 @@ def check_placement(nodes: Sequence[Mapping[str, float]], placement: Placement, 
 class RayBackend:
     """Actors that each hold a ``Worker``; a dead one is replaced, and one is given jobs only once it has a place."""
 
-    def __init__(self, root: Path, placement: Placement, deterministic: bool = False) -> None:
+    def __init__(
+        self,
+        root: Path,
+        placement: Placement,
+        deterministic: bool = False,
+        precision: Precision = Precision.FLOAT32,
+    ) -> None:
         self._root: Path = root
         self._placement: Placement = placement
-        self._deterministic: bool = deterministic
+        self._numbers: tuple[bool, Precision] = (deterministic, precision)
         self._actors: dict[int, Any] = {}
         self._starting: dict[ObjectRef, int] = {}
         self._jobs: dict[ObjectRef, tuple[int, Sequence[Step]]] = {}
@@ -127,7 +134,7 @@ class RayBackend:
         )
         device = "cuda" if placement.gpus > 0 else "cpu"
         worker, self._next = self._next, self._next + 1
-        self._actors[worker] = actor.remote(self._root, device, max(1, int(placement.cpus)), self._deterministic)
+        self._actors[worker] = actor.remote(self._root, device, max(1, int(placement.cpus)), *self._numbers)
         self._starting[self._actors[worker].ready.remote()] = worker
         return worker
 
@@ -158,13 +165,17 @@ class RayBackend:
     def _collect_start(self, ref: ObjectRef) -> None:
         worker = self._starting.pop(ref)
         try:
-            self._names[worker] = ray.get(ref)
+            refusal = ray.get(ref)
+            self._names[worker] = ray.get(self._actors[worker].place.remote())
             self._failed_starts = 0
         except RayActorError:
             self._failed_starts += 1
             if self._failed_starts > MAX_FAILED_STARTS * self._placement.workers:
                 raise  # no worker can be made here at all: the first line of Ray's error says why
             self._replace(worker)
+            return
+        if refusal is not None:
+            raise BadInput(refusal)
 
     def _collect(self, ref: ObjectRef) -> Finished:
         worker, steps = self._jobs.pop(ref)
@@ -202,13 +213,18 @@ class RayBackend:
 
 @contextlib.contextmanager
 def ray_workers(
-    root: Path, address: str | None, workers: int | None, gpus_per_worker: float | None, deterministic: bool
+    root: Path,
+    address: str | None,
+    workers: int | None,
+    gpus_per_worker: float | None,
+    deterministic: bool,
+    precision: Precision = Precision.FLOAT32,
 ) -> Iterator[RayBackend]:
     """Workers on a cluster, or on a local Ray that is started for them; all of it ends with the context."""
     with ray_session(address):
         placement = place_workers(ray.cluster_resources(), workers, gpus_per_worker)
         check_placement([node["Resources"] for node in ray.nodes() if node["Alive"]], placement, address is not None)
-        backend = RayBackend(root, placement, deterministic)
+        backend = RayBackend(root, placement, deterministic, precision)
         try:
             yield backend
         finally:

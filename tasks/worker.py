@@ -17,7 +17,9 @@ from tasks.compute.unlearning import COMPUTE
 from tasks.state import Cause, JobResult
 from tasks.step import Kind, Step
 from tasks.store import Store
+from unlearn_core.arithmetic import arithmetic, check_precision
 from unlearn_core.errors import BadInput, first_line
+from unlearn_core.precision import Precision
 
 NO_MEMORY = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
 """What torch, CUDA and cuBLAS say in errors that have no class of their own."""
@@ -26,18 +28,43 @@ NO_MEMORY = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
 class Worker:
     """Computes one job at a time and keeps what is expensive to load between them."""
 
-    def __init__(self, root: Path, device: str = "cpu", threads: int = 1, deterministic: bool = False) -> None:
+    def __init__(
+        self,
+        root: Path,
+        device: str = "cpu",
+        threads: int = 1,
+        deterministic: bool = False,
+        precision: Precision = Precision.FLOAT32,
+    ) -> None:
         if deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS refuses to be reproducible without
             torch.use_deterministic_algorithms(True)
         self.store: Store = Store(root)
         self.cache: Cache = Cache(device)
         self.threads: int = threads
+        self.precision: Precision = precision
 
-    def ready(self) -> str:
-        """Answers once the worker exists, which on a cluster is once it has found its place: with that place, for people."""
+    def place(self) -> str:
+        """Where it runs, for people."""
         gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "") if self.cache.device.type == "cuda" else ""
         return f"process {os.getpid()} on {socket.gethostname()}" + (f", GPU {gpus}" if gpus else "")
+
+    def ready(self) -> str | None:
+        """Why it cannot work here, or None; on a cluster it answers once it has found its place.
+
+        A GPU that Ray counts may be one that torch cannot use.
+        """
+        device, host = self.cache.device, socket.gethostname()
+        try:
+            torch.zeros(1, device=device)
+        except (RuntimeError, AssertionError) as error:
+            remedy = "install torch for its CUDA driver there, or run on CPUs with --gpus-per-worker 0"
+            return f"torch cannot use {device} on {host} ({first_line(error)}); {remedy}"
+        try:
+            check_precision(self.precision, device)
+        except BadInput as error:
+            return f"{error} (on {host})"
+        return None
 
     def run(self, steps: Sequence[Step]) -> JobResult:
         """Compute and publish those of ``steps`` that the store lacks. An error in the code is a result, not a crash."""
@@ -63,11 +90,12 @@ class Worker:
         return JobResult(time.perf_counter() - started)
 
     def _compute(self, steps: Sequence[Step]) -> None:
-        started = time.perf_counter()
-        writes = COMPUTE[steps[0].kind](steps, self.store, self.cache)
-        seconds = (time.perf_counter() - started) / len(steps)
-        for step, write in zip(steps, writes, strict=True):
-            self.store.commit(step, write, seconds)
+        with arithmetic(Precision(steps[0].config.get("precision", Precision.FLOAT32))):
+            started = time.perf_counter()
+            writes = COMPUTE[steps[0].kind](steps, self.store, self.cache)
+            seconds = (time.perf_counter() - started) / len(steps)
+            for step, write in zip(steps, writes, strict=True):
+                self.store.commit(step, write, seconds)  # some compute what they write
 
 
 def _cause(error: Exception, kind: Kind) -> Cause:

@@ -38,6 +38,14 @@ def test_tests_start_processes_in_one_place():
     assert found == {"processes.py"}
 
 
+def test_weights_are_written_in_one_place():
+    """``save_safetensors`` takes any memory format, as networks on GPUs have it; safetensors itself does not."""
+    packages = ("unlearn_core", "tasks", "tracking", "workflows")
+    files = (path for package in packages for path in (ROOT / package).rglob("*.py"))
+    found = {path.relative_to(ROOT).as_posix() for path in files if re.search(r"\bsave_file\b", path.read_text())}
+    assert found == {"unlearn_core/data/weights.py"}
+
+
 def test_all_that_is_installed_for_the_project_is_constrained():
     """By name; torch names its CUDA libraries exactly itself."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -22,6 +22,7 @@ from unlearn_core.baselines import bad_teacher, ft, ga, ga_ft, l1_sparse, neggra
 from unlearn_core.edits import newton, newton_cg, newton_crossfit, regrow, ssd, truncate
 from unlearn_core.edits.request import EditRequest
 from unlearn_core.errors import BadInput
+from unlearn_core.precision import Precision, precision_config
 from unlearn_core.preparations import CROSSFIT, CURVATURE, IMPORTANCES, MOMENTS, PROBE
 from unlearn_core.proxies import crossfit, empirical, fresh, probe
 from unlearn_core.proxies.doubled import lda_2c
@@ -359,6 +360,8 @@ class RunSettings:
     """``grid``: each proxy's own schedule; ``request``: what ``forget`` runs, with its stopping rule."""
     tuned: Tuned | None = None
     """What to run in the preset ``tuned``; None: what its file has for each method."""
+    precision: Precision = Precision.FLOAT32
+    """The arithmetic of networks on GPUs."""
 
     def __post_init__(self) -> None:
         presets = (*PRESETS, TUNED)
@@ -379,6 +382,7 @@ class RunSettings:
             proxy=ProxySettings(**proxy),
             schedule=config.get("schedule_name", "grid"),
             tuned=Tuned(**config[TUNED]) if TUNED in config else None,
+            precision=Precision(config.get("precision", Precision.FLOAT32)),
         )
 
     def of(self, method: str, arch: str) -> RunSettings:
@@ -435,6 +439,11 @@ class WhatIsRun:
 
 def what_is_run(method: str, arch: str, settings: RunSettings) -> WhatIsRun:
     """What ``method`` runs on a network of an architecture under some settings."""
+    run = _in_float32(method, arch, settings)
+    return replace(run, settings={**run.settings, **precision_config(arch, settings.precision)})
+
+
+def _in_float32(method: str, arch: str, settings: RunSettings) -> WhatIsRun:
     settings, line = settings.of(method, arch), find(method)
     tuned = settings.tuned or Tuned(settings.preset, {})
     if line.family is Family.BASELINE:

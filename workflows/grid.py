@@ -15,6 +15,7 @@ from unlearn_core import methods
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import Scenario, Variant
 from unlearn_core.methods import Family, RunSettings, what_is_run
+from unlearn_core.precision import Precision, precision_config
 from unlearn_core.preparations import PREPARATIONS, Per, prepared_config
 from unlearn_core.recipes import Start, training_config, training_epochs
 from unlearn_core.tuned import TUNED
@@ -70,7 +71,8 @@ def cell_step(
     ``pool`` is for the shadows of an audit: of how many rows a random request is drawn from.
     """
     space = variant.label_space
-    network = {"arch": variant.arch, "space": str(space), "seed": seed}
+    numbers = precision_config(variant.arch, settings.precision)
+    network = {"arch": variant.arch, "space": str(space), "seed": seed, **numbers}
     request: dict[str, Any] = {"scenario": str(variant.scenario), "key": variant.key}
     if pool is not None:
         request["pool"] = pool
@@ -144,7 +146,8 @@ def _needs_of_method(
     for name in methods.prepared_for(method):
         config, of = {"space": cell["space"], **prepared_config(name, cell["arch"])}, seen
         if PREPARATIONS[name].per is Per.NETWORK:
-            config, of = config | {"seed": cell["seed"]}, {"base": needs["base"]}
+            numbers = {name: cell[name] for name in ("seed", "precision") if name in cell}
+            config, of = config | numbers, {"base": needs["base"]}
         found[name] = Step(Kind.PREPARED, config, data | of)
     return found
 
@@ -160,4 +163,6 @@ def flat_settings(settings: RunSettings) -> dict[str, Any]:
     proxy = dataclasses.asdict(settings.proxy)
     cap = {"cap": 1.0 if settings.proxy.cap is None else settings.proxy.cap}
     schedule = {} if settings.schedule == "grid" else {"schedule": settings.schedule}
-    return {"preset": settings.preset, **proxy, **cap, **schedule, "dir_on_test": str(settings.proxy.dir_on_test)}
+    numbers = {} if settings.precision is Precision.FLOAT32 else {"precision": str(settings.precision)}
+    dir_on_test = {"dir_on_test": str(settings.proxy.dir_on_test)}
+    return {"preset": settings.preset, **proxy, **cap, **schedule, **dir_on_test, **numbers}

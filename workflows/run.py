@@ -18,6 +18,7 @@ from tasks.state import State
 from tasks.step import Kind, Step, closure
 from tasks.store import Store
 from tracking.tree import write_atomically
+from unlearn_core.precision import Precision
 from workflows.display import Display
 from workflows.layout import Layout
 from workflows.results import Recorder
@@ -33,6 +34,8 @@ class Machine:
     gpus_per_worker: float | None = None
     device: str = "cpu"
     deterministic: bool = False
+    precision: Precision = Precision.FLOAT32
+    """What steps will ask for: refused at once if a worker's device does not have it."""
 
     @property
     def may_be_local(self) -> bool:
@@ -117,10 +120,13 @@ def _backend(store: Path, machine: Machine) -> AbstractContextManager[Backend]:
     if machine.local:
         from tasks.local_backend import LocalBackend
 
-        return contextlib.nullcontext(LocalBackend(store, machine.device, deterministic=machine.deterministic))
+        local = LocalBackend(store, machine.device, deterministic=machine.deterministic, precision=machine.precision)
+        return contextlib.nullcontext(local)
     from tasks.ray_backend import ray_workers
 
-    return ray_workers(store, machine.address, machine.workers, machine.gpus_per_worker, machine.deterministic)
+    return ray_workers(
+        store, machine.address, machine.workers, machine.gpus_per_worker, machine.deterministic, machine.precision
+    )
 
 
 def save_plan(layout: Layout, steps: Sequence[Step]) -> None:

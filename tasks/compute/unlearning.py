@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from tasks.cache import Cache
 from tasks.compute.data import Write, compute_features, compute_images, compute_resized, compute_shard, load_arrays
@@ -31,7 +31,7 @@ from unlearn_core.audit.rows import AuditRows, audit_rows
 from unlearn_core.audit.stein import stein_block
 from unlearn_core.data.sketch import Sketch, semi_orthogonal, sketch, sketch_width
 from unlearn_core.data.splits import scenario_mask
-from unlearn_core.data.weights import load_weights
+from unlearn_core.data.weights import load_weights, save_safetensors
 from unlearn_core.grid import LabelSpace, Scenario
 from unlearn_core.methods import RunSettings, what_is_run
 from unlearn_core.nets.make import stored_network
@@ -80,7 +80,7 @@ def compute_reference(steps: Sequence[Step], store: Store, cache: Cache) -> list
 
     def writer(k: int) -> Write:
         def write(directory: Path) -> None:
-            save_file(trained.net.state(k), directory / WEIGHTS)
+            save_safetensors(directory / WEIGHTS, trained.net.state(k))
             write_json(directory / RECORD, {"seconds": trained.seconds[k]})
 
         return write

@@ -17,7 +17,7 @@ from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from torchvision.models import get_model, get_model_weights
 
-from unlearn_core.data.weights import find_model, find_weights, load_weights, weights_fingerprint
+from unlearn_core.data.weights import find_model, find_weights, load_weights, save_safetensors, weights_fingerprint
 from unlearn_core.errors import BadInput
 
 SMALL_TIMM = "test_resnet.r160_in1k"
@@ -68,6 +68,14 @@ def test_every_format_gives_the_same_tensors(tmp_path, name, write):
     assert loaded.keys() == tensors().keys()
     for key, value in tensors().items():
         assert torch.equal(loaded[key], value)
+
+
+def test_the_bytes_of_a_file_do_not_depend_on_the_memory_format(tmp_path):
+    """On a GPU a ResNet is channels-last, which safetensors refuses."""
+    rows = torch.arange(2 * 3 * 4 * 5.0).reshape(2, 3, 4, 5)
+    save_safetensors(tmp_path / "plain", {"conv1.weight": rows})
+    save_safetensors(tmp_path / "last", {"conv1.weight": rows.to(memory_format=torch.channels_last)})
+    assert (tmp_path / "plain").read_bytes() == (tmp_path / "last").read_bytes()
 
 
 def test_a_safetensors_file_that_begins_like_an_archive_is_read(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -16,6 +15,7 @@ import pytest
 
 from tasks.store import DONE
 from tests.processes import Running, run, running, wait_until
+from tests.stored import content
 
 GRID = (
     "--dataset", "digits", "--arch", "linear,mlp1", "--scenario", "class,subclass", "--key", "0,1", "--seeds", "0,42",
@@ -48,29 +48,6 @@ def finish(process: Running) -> str:
 
 def done_files(out: Path) -> dict[str, bytes]:
     return {file.parent.name: file.read_bytes() for file in (out / "store" / "steps").glob(f"*/*/{DONE}")}
-
-
-MEASURED = ("seconds", "rte", "cost", "preparation", "proxy_seconds")
-
-
-def without_seconds(value):
-    if isinstance(value, dict):
-        return {k: without_seconds(v) for k, v in value.items() if k not in MEASURED}
-    return [without_seconds(item) for item in value] if isinstance(value, list) else value
-
-
-def content(out: Path) -> dict[str, object]:
-    """Everything that a run computed, measured seconds aside: weights and arrays as bytes, records as values."""
-    found: dict[str, object] = {}
-    for file in sorted((out / "store" / "steps").glob("*/*/*")):
-        name = str(file.relative_to(out / "store"))
-        if file.suffix == ".json" and file.name != DONE:
-            found[name] = without_seconds(json.loads(file.read_text()))
-        elif file.suffix != ".json":
-            found[name] = file.read_bytes()
-    for file in sorted((out / "results").rglob("*.json")):
-        found[str(file.relative_to(out))] = without_seconds(json.loads(file.read_text()))
-    return found
 
 
 @pytest.fixture(scope="module")

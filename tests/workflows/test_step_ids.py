@@ -19,6 +19,7 @@ from tasks.step import Kind, Step, closure
 from unlearn_core import grid, methods, preparations, recipes
 from unlearn_core.grid import ARCHITECTURES, HEADS, RESNET, Scenario, Variant
 from unlearn_core.methods import Family, ProxySettings, RunSettings
+from unlearn_core.precision import Precision
 from unlearn_core.recipes import HEAD_TRAINING, Stopping
 from unlearn_core.tuned import Tuned
 from workflows.grid import cell_step
@@ -162,6 +163,7 @@ def test_every_setting_of_a_run_changes_the_ids_of_the_methods_that_depend_on_it
         "cap": RunSettings(proxy=ProxySettings(cap=0.5)),
         "finalizer": RunSettings(proxy=ProxySettings(finalizer="mse")),
         "dir_on_test": RunSettings(proxy=ProxySettings(dir_on_test=methods.DirOnTest.AS_FORGOTTEN)),
+        "precision": RunSettings(precision=Precision.TF32),
     }
     fields = {f.name for kind in (RunSettings, ProxySettings) for f in dataclasses.fields(kind)}
     assert set(other) == fields - {"proxy", "training_epochs"}
@@ -171,12 +173,39 @@ def test_every_setting_of_a_run_changes_the_ids_of_the_methods_that_depend_on_it
     }
     gaussian = {"lda", "qda", "lda-mix", "qda-mix", "lda-2c"}
     assert changed["preset"] == set(methods.baselines())
-    assert changed["tuned"] == set(methods.names())
+    assert changed["tuned"] == changed["precision"] == set(methods.names())
     assert changed["schedule"] == changed["finalizer"] == set(methods.proxies())
     assert changed["ridge"] == changed["shrinkage"] == gaussian
     assert changed["cap"] == gaussian | {"probe", "fresh", "crossfit"}
     assert changed["dir_on_test"] == {"dir", "dir-2c"}
     assert steps_of("ft", RunSettings(training_epochs=3))["base"] != steps_of("ft", RunSettings())["base"]
+
+
+@pytest.mark.parametrize(("arch", "precision"), [("mlp1", "tf32"), (RESNET, "tf32"), (RESNET, "bf16")])
+def test_every_step_that_runs_a_network_says_its_precision(arch, precision):
+    """And reads it there: a worker has no setting of its own. What no network computes is shared with float32."""
+    images = dataclasses.replace(source(), sketch={"layer": "layer3", "dim": 8} if arch == RESNET else None)
+
+    def steps(asked: str) -> dict[str, Step]:
+        settings = RunSettings(precision=Precision(asked))
+        cell = cell_step(images, Variant("cifar", arch, Scenario.CLASS, 0), 0, methods.names(), settings)
+        return {step.id: step for step in closure([cell])}
+
+    ours, usual = steps(precision), steps("float32")
+    shared = {step.config.get("what", str(step.kind)) for step in (ours[one] for one in ours.keys() & usual.keys())}
+    of_data = {"features", preparations.CROSSFIT, preparations.MOMENTS, preparations.PROBE}
+    assert shared == ({"features", "projection"} if arch == RESNET else of_data)
+    runs_a_network = [step for step in ours.values() if "base" in step.needs or "recipe" in step.config]
+    assert len(runs_a_network) > len(methods.names())
+    assert {step.config.get("precision") for step in runs_a_network} == {precision}
+    assert all("precision" not in step.config for step in usual.values())
+
+
+def test_bfloat16_is_for_resnet18_and_leaves_heads_alone():
+    asked = RunSettings(precision=Precision.BF16)
+    assert {method: unlearn_id(method, asked) for method in methods.names()} == {
+        method: unlearn_id(method, RunSettings()) for method in methods.names()
+    }
 
 
 def test_methods_share_what_is_prepared():

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,8 +19,10 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
+from unlearn_core.arithmetic import arithmetic
 from unlearn_core.data.weights import Library, find_model, load_weights, timm_config, torchvision_weights
 from unlearn_core.errors import BadInput
+from unlearn_core.precision import Precision
 
 Triple = tuple[float, float, float]
 Interpolation = Literal["bicubic", "bilinear"]
@@ -204,8 +207,8 @@ def extract(
     layout = torch.channels_last if torch.device(device).type == "cuda" else torch.contiguous_format
     module.to(device).to(memory_format=layout)
     features: NDArray[np.floating] | None = None
-    # convolutions on a GPU would otherwise keep 10 bits of a float32
-    with torch.inference_mode(), torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+    # whatever a grid's networks run in: features are made once, for all of them
+    with torch.inference_mode(), arithmetic(Precision.FLOAT32), _deterministic_convolutions():
         for start in range(0, len(images), batch_size):
             rows = slice(start, min(start + batch_size, len(images)))
             pixels = torch.from_numpy(np.array(images[rows])).to(device)  # a copy, for a memory map is read-only
@@ -218,6 +221,16 @@ def extract(
     if features is None:
         raise BadInput("there are no images to extract features of; give at least one")
     return features
+
+
+@contextlib.contextmanager
+def _deterministic_convolutions() -> Iterator[None]:
+    before = torch.backends.cudnn.deterministic
+    torch.backends.cudnn.deterministic = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.deterministic = before
 
 
 def _as_published(library: Library, model: str) -> BackboneSpec:

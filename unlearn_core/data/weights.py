@@ -216,11 +216,11 @@ def weights_fingerprint(path: Path) -> str:
 
 
 def save_safetensors(path: Path, state: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write named tensors."""
+    """Write named tensors, in whatever memory format they are: a GPU's ResNet is channels-last."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    # safetensors refuses tensors that share memory or have gaps
+    # safetensors refuses tensors that share memory, have gaps or are not in the order of their shape
     tensors = {name: tensor.contiguous().clone() for name, tensor in state.items()}
     try:
         save_file(tensors, path, metadata=dict(metadata) if metadata else None)

@@ -86,22 +86,23 @@ def conjugate_gradients(
     approximate: Callable[[torch.Tensor], torch.Tensor],
     iterations: int,
 ) -> torch.Tensor:
-    """A solution x of ``matrix(x) = right``, preconditioned by an ``approximate`` inverse; both symmetric and positive."""
+    """A solution x of ``matrix(x) = right``, preconditioned by an ``approximate`` inverse; both symmetric and positive.
+
+    Once it is solved, to the last digit, nothing moves any more; asking whether it is would wait for a GPU every time.
+    """
     import torch
 
     found, residual = torch.zeros_like(right), right
     ahead = approximate(residual)
     direction, size = ahead, (residual * ahead).sum()
     for _ in range(iterations):
-        if size <= 0:  # solved, to the last digit
-            break
         image = matrix(direction)
-        length = size / (direction * image).sum()
+        length = torch.where(size > 0, size / (direction * image).sum(), 0.0)
         found = found + length * direction
         residual = residual - length * image
         ahead = approximate(residual)
         size, last = (residual * ahead).sum(), size
-        direction = ahead + (size / last) * direction
+        direction = ahead + torch.where(last > 0, size / last, 0.0) * direction
     return found
 
 

@@ -129,7 +129,8 @@ def dampen(
     edited = net.select([member])
     [tensors] = edited.parameters()
     with torch.no_grad():
-        for tensor, of_d, of_f in zip(tensors, importances_of_d.values(), of_forgotten.values(), strict=True):
+        for tensor, kept, of_f in zip(tensors, importances_of_d.values(), of_forgotten.values(), strict=True):
+            of_d = kept.to(of_f.device)  # they may have been prepared elsewhere, and read from a file
             share = (constants.lambda_ * of_d / of_f).clamp(max=1.0)
             tensor.mul_(torch.where(of_f > constants.alpha * of_d, share, 1.0))
     return edited

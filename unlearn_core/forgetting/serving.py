@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from unlearn_core.data.weights import save_safetensors
 from unlearn_core.finalize import LogitProcessor, load_processor
 from unlearn_core.forgetting.subject import LayerFeatures
 from unlearn_core.nets.make import blueprint
@@ -59,8 +60,6 @@ class Served:
 
     def save(self, folder: Path, row: NDArray | None) -> None:
         """Write what ``load_served`` reads. ``row``: one input of the network, for its shape and type."""
-        from safetensors.torch import save_file
-
         description = {
             "architecture": self.architecture,
             "layer": None if self.features is None else self.features.layer,
@@ -68,8 +67,7 @@ class Served:
         }
         (folder / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")
         if self.net is not None:
-            state = self.net.state(0)
-            save_file({name: tensor.contiguous().clone() for name, tensor in state.items()}, folder / WEIGHTS)
+            save_safetensors(folder / WEIGHTS, self.net.state(0))
         if self.processor is not None:
             self.processor.save(folder / PROCESSOR)
         if self.features is not None and self.features.projection is not None:

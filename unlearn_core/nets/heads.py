@@ -165,7 +165,8 @@ class HeadStack:
 
     def select(self, members: Sequence[int]) -> HeadStack:
         chosen = HeadStack(self.widths, len(members), self.device)
-        chosen._flat.copy_(self._flat[list(members)])
+        for place, member in enumerate(members):  # by number: a list of rows would first be copied to the device
+            chosen._flat[place].copy_(self._flat[member])
         return chosen
 
     def with_shifted_last_layer(self, member: int, weight: NDArray, bias: NDArray) -> HeadStack:

@@ -14,9 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from unlearn_core.arithmetic import present_precision
 from unlearn_core.errors import BadInput
 from unlearn_core.nets.autograd import AutogradStack
 from unlearn_core.nets.stack import State
+from unlearn_core.precision import Precision
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -27,8 +29,8 @@ class ResNetStack(AutogradStack):
     """One ResNet-18 (see ``NetworkStack``); weights are named as torchvision names them.
 
     Args:
-        autocast: the type that matrix products and convolutions run in; None is float32 throughout. By default bfloat16 on
-            GPUs that have it, unless torch is told to use deterministic algorithms only.
+        autocast: the type that matrix products and convolutions run in; None is float32 throughout. By default what
+            ``precision.arithmetic`` says when the stack is made.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class ResNetStack(AutogradStack):
         super().__init__(net, torch.device(device))
         if self._device.type == "cuda":
             self._net = self._net.to(memory_format=torch.channels_last)
-        self._autocast: torch.dtype | None = _half_type(self._device) if isinstance(autocast, str) else autocast
+        self._autocast: torch.dtype | None = _half_type() if isinstance(autocast, str) else autocast
         self._n_classes: int = n_classes
         self._mean: torch.Tensor = 255.0 * torch.tensor(IMAGENET_MEAN, device=self._device)[:, None, None]
         self._std: torch.Tensor = 255.0 * torch.tensor(IMAGENET_STD, device=self._device)[:, None, None]
@@ -126,8 +128,6 @@ class ResNetStack(AutogradStack):
         return torch.autocast(self._device.type, dtype=self._autocast, enabled=self._autocast is not None)
 
 
-def _half_type(device: torch.device) -> torch.dtype | None:
-    if device.type != "cuda" or torch.are_deterministic_algorithms_enabled():
-        return None
-    # bfloat16 needs no scaling of the loss; on GPUs without it float32 is the safe choice
-    return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else None
+def _half_type() -> torch.dtype | None:
+    """bfloat16 needs no scaling of the loss, as float16 does."""
+    return torch.bfloat16 if present_precision() is Precision.BF16 else None

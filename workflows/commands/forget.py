@@ -132,9 +132,11 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         return run_many(arguments, console, list(options))
     if arguments.data is None:
         raise BadInput("give what the model was trained on as --data NPZ")
+    from unlearn_core.arithmetic import arithmetic
     from workflows.deletion import run_request
 
-    return run_request(arguments, console)
+    with arithmetic():
+        return run_request(arguments, console)
 
 
 def _options() -> dict[str, argparse.Action]:

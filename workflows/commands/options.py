@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unlearn_core.grid import ARCHITECTURES, PAPER_DATASETS, SEEDS, Scenario
+from unlearn_core.precision import Precision
 from workflows.commands.values import COUNT, DIR, FILE, PIXELS, colour, integers, list_of, names, path, repeated
 
 if TYPE_CHECKING:
@@ -139,6 +140,11 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     tested = "the target rows of dir and dir-2c: treat test points as the base network does, or those of the forgotten "
     tested += "class as forgotten"
     add("--dir-on-test", default=DirOnTest.BASE.value, choices=[str(choice) for choice in DirOnTest], help=tested)
+    numbers = (
+        "arithmetic of networks on GPUs: tf32 rounds factors to 10 bits, bf16 runs resnet18 in bfloat16 and heads in "
+        "float32; results are kept apart"
+    )
+    add("--precision", default=Precision.FLOAT32.value, choices=[str(choice) for choice in Precision], help=numbers)
     add("--epochs", **COUNT, help="train base, retrain and floor this long (default: 50, for resnet18 20)")
 
 
@@ -161,7 +167,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     add("--gpus-per-worker", type=float, metavar="G", help=share)
     add("--local", action="store_true", help="run in this process, without Ray: the same results")
     add("--device", default="cpu", help="with --local: train networks here, such as cuda:0")
-    reproducible = "on GPUs, use reproducible kernels and float32 only; CPUs are always reproducible"
+    reproducible = "on GPUs, use reproducible kernels only; CPUs are always reproducible"
     add("--deterministic", action="store_true", help=reproducible)
 
 
@@ -183,4 +189,5 @@ def settings_of(arguments: argparse.Namespace) -> RunSettings:
     proxy = ProxySettings(
         arguments.ridge, arguments.shrinkage, arguments.cap, arguments.finalizer, DirOnTest(arguments.dir_on_test)
     )
-    return RunSettings(arguments.epochs, arguments.preset, proxy, arguments.schedule)
+    precision = Precision(arguments.precision)
+    return RunSettings(arguments.epochs, arguments.preset, proxy, arguments.schedule, precision=precision)

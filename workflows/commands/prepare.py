@@ -30,6 +30,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
+    from unlearn_core.arithmetic import arithmetic
     from workflows.deletion import run_preparation
 
-    return run_preparation(arguments, console)
+    with arithmetic():
+        return run_preparation(arguments, console)

@@ -14,6 +14,7 @@ from tasks.state import State
 from tasks.step import Step, closure
 from tasks.store import Store
 from unlearn_core.errors import BadInput
+from unlearn_core.precision import Precision
 from workflows.commands.selection import Part, cells_of
 from workflows.display import Display, duration, speaker
 from workflows.layout import Layout
@@ -33,11 +34,14 @@ def check_device(arguments: argparse.Namespace) -> None:
         return
     import torch
 
+    from unlearn_core.arithmetic import check_precision
+
     try:
         torch.zeros(1, device=arguments.device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise BadInput(f"--device {arguments.device} cannot be used here ({reason}); cpu always can") from error
+    check_precision(machine_of(arguments).precision, arguments.device)
 
 
 def run_parts(parts: Sequence[Part], arguments: argparse.Namespace, console: Console) -> Outcome:
@@ -107,7 +111,9 @@ class SecondsLeft:
 
 def machine_of(arguments: argparse.Namespace) -> Machine:
     """What ``add_machine`` asked for."""
-    return Machine(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(Machine)})
+    given = vars(arguments)
+    asked = {field.name: given[field.name] for field in dataclasses.fields(Machine) if field.name in given}
+    return dataclasses.replace(Machine(**asked), precision=Precision(given.get("precision", Precision.FLOAT32)))
 
 
 def conclude(outcome: Outcome, arguments: argparse.Namespace, console: Console, following: str | None = None) -> int:
