@@ -7,9 +7,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +19,7 @@ from tracking.entries import Entry, Report, sound_entry
 from unlearn_core import methods
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import ARCHITECTURES, SEEDS, Scenario, Variant
+from unlearn_core.writing import write_atomically
 
 SUFFIX = "_raw.json"
 LONGEST_NAME = 80
@@ -138,20 +137,6 @@ def write_entries(root: Path, variant: Variant, backbone: str, entries: Sequence
     # allow_nan=False: a NaN that slipped through is a bug; no indent: that takes json's slow encoder, seconds for a grid
     write_atomically(path, json.dumps(document, allow_nan=False))
     return path
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file's content in one step: a reader sees the old or the new, and a crash leaves the old."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, suffix=".tmp", delete=False) as handle:
-        handle.write(text)
-        handle.flush()
-        os.fsync(handle.fileno())
-    try:
-        os.replace(handle.name, path)
-    except OSError:
-        os.unlink(handle.name)
-        raise
 
 
 def read_entries(root: Path, variant: Variant, backbone: str) -> list[Entry]:
@@ -345,6 +330,9 @@ def _by_key(document: dict[str, Any], variant: Variant) -> dict[str, list[Entry]
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise BadInput(f"{path} is not valid JSON ({error}); move it aside and run again") from error
+        document = json.loads(path.read_bytes())
+        if not isinstance(document, dict):
+            raise ValueError("it holds no object")
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{path} is not valid JSON ({error}); move it aside and run 'unlearn sync'") from error
+    return document
