@@ -16,6 +16,7 @@ from tasks.compute.unlearning import COMPUTE
 from tasks.executor import JobResult
 from tasks.step import Step
 from tasks.store import Store
+from unlearn_core.errors import DiskFull
 
 
 class Worker:
@@ -43,6 +44,8 @@ class Worker:
                 missing = [step for step in steps if not self.store.has(step)]
                 if missing:
                     self._compute(missing)
+        except DiskFull:
+            raise  # no fault of these steps: the run ends, and resumes once there is room
         except Exception as error:  # reported with its traceback, and the steps fail
             first_line = (str(error).splitlines() or [""])[0]
             reason = f"{type(error).__name__}: {first_line}"
@@ -50,6 +53,8 @@ class Worker:
         return JobResult(time.perf_counter() - started)
 
     def _compute(self, steps: Sequence[Step]) -> None:
+        for needed in {needed.id: needed for step in steps for needed in step.needs.values()}.values():
+            self.store.await_result(needed)  # another node may have made it a moment ago
         started = time.perf_counter()
         writes = COMPUTE[steps[0].kind](steps, self.store, self.cache)
         seconds = (time.perf_counter() - started) / len(steps)

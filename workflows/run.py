@@ -16,7 +16,7 @@ from typing import Any
 from tasks.executor import Backend, State, execute, find_cached
 from tasks.step import Kind, Step, closure
 from tasks.store import Store
-from tracking.tree import write_atomically
+from unlearn_core.writing import write_atomically
 from workflows.display import Display
 from workflows.layout import Layout
 from workflows.results import Recorder
@@ -41,6 +41,7 @@ class Outcome:
     state: State
     seconds: float
     tracking: str
+    tracking_behind: bool = False
 
 
 def run_plan(
@@ -66,7 +67,7 @@ def run_plan(
     display.start(state)
     with contextlib.ExitStack() as stack:
         stack.callback(display.stop)
-        stack.callback(lambda: _write_status(layout, state, finished=True))
+        stack.push(lambda kind, *_: _write_last_status(layout, state, failed=kind is not None))
         if state.left:
             backend = (workers or stack.enter_context(Workers(layout.store, machine))).backend()
             if not machine.local:
@@ -82,7 +83,7 @@ def run_plan(
             recorder.record([step for step in targets if step.kind is Kind.AUDIT])
         tracking = recorder.finish()
     _write_failures(layout, state)
-    return Outcome(state, time.perf_counter() - started, tracking)
+    return Outcome(state, time.perf_counter() - started, tracking, recorder.behind)
 
 
 class Workers:
@@ -133,6 +134,15 @@ def _show(layout: Layout, state: State, display: Display) -> None:
         _write_status(layout, state, finished=False)
 
 
+def _write_last_status(layout: Layout, state: State, failed: bool) -> None:
+    """What ended the run is what is told: if that is a full disk, the status cannot be written either."""
+    try:
+        _write_status(layout, state, finished=True)
+    except OSError:
+        if not failed:
+            raise
+
+
 def _write_status(layout: Layout, state: State, finished: bool) -> None:
     status = {
         "host": socket.gethostname(),
@@ -143,7 +153,7 @@ def _write_status(layout: Layout, state: State, finished: bool) -> None:
         "finished": finished,
         "counts": state.counts(),
         "left": state.left,
-        "running": [str(step) for step in state.steps if step.id in state.running],
+        "running": [] if finished else [str(step) for step in state.steps if step.id in state.running],
         "failures": [
             {"step": str(failure.step), "reason": failure.reason}
             for failure in state.failures.values()
