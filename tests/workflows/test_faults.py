@@ -115,6 +115,7 @@ def test_sync_removes_runs_that_a_lost_answer_doubled(out):
     for tags in before.values():
         client.create_run(experiment.experiment_id, tags=tags)
     n_means = sum(tags["kind"] == "mean" for tags in before.values())
+    rows = {key for key, tags in before.items() if tags["kind"] in ("method", "reference", "grid")}
     for _ in range(2):
         ended = unlearn("sync", "--out", out)
         assert ended.returncode == 0, ended.stderr
@@ -124,8 +125,7 @@ def test_sync_removes_runs_that_a_lost_answer_doubled(out):
         keys = [tuple(run.data.tags.get(name, "") for name in ("kind", "variant", "seed", "method")) for run in after]
         assert len(of) == len(before)
         assert len(set(keys)) == len(keys), "every run once"
-    rows = {key for key, tags in before.items() if tags["kind"] in ("method", "reference", "grid")}
-    assert rows <= {run.info.run_id for run in after}, "the finished ones stay as they were"
+        assert rows <= {run.info.run_id for run in after}, "the finished ones stay as they were"
     assert n_means == 4
 
 
