@@ -24,6 +24,6 @@ def write_atomically(path: Path, text: str) -> None:
         os.replace(fresh, path)
     except BaseException as error:
         fresh.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
             error.filename = str(path)  # a full disk is noticed by a write, which does not say where
         raise
