@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,10 +61,22 @@ class LocalActor:
     def __init__(self, cls: type, *arguments: Any) -> None:
         self._object: Any = cls(*arguments)
 
-    def call(self, method: str, *arguments: Any) -> Callable[[], Any]:
-        """Answer the call now; calling what is returned gives the answer."""
-        answer = getattr(self._object, method)(*arguments)
-        return lambda: answer
+    def call(self, method: str, *arguments: Any) -> LocalAnswer:
+        """Answer the call now."""
+        return LocalAnswer(getattr(self._object, method)(*arguments))
 
     def close(self) -> None:
         pass
+
+
+class LocalAnswer:
+    """An answer that is there, as ``RayAnswer`` gives one that may take a while."""
+
+    def __init__(self, value: Any) -> None:
+        self._value: Any = value
+
+    def ready(self) -> bool:
+        return True
+
+    def get(self, seconds: float) -> Any:
+        return self._value

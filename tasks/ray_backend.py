@@ -1,59 +1,34 @@
-"""Everything that talks to Ray: the session, the workers' places, and actors. No other module imports it."""
+"""Workers and other actors on Ray, and their places. With ``ray_session``, all that talks to Ray."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
-import os
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray import ObjectRef
-from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, WorkerCrashedError
+from ray.exceptions import (
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayTaskError,
+    WorkerCrashedError,
+)
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from tasks.ray_session import UNWIND_SECONDS, Watch, limited, ray_session
 from tasks.state import Finished
 from tasks.step import Step
 from tasks.worker import Worker
-from unlearn_core.errors import BadInput
+from unlearn_core.errors import BadInput, DiskFull
 from unlearn_core.precision import Precision
 
 MAX_FAILED_STARTS = 3
-
-
-@contextlib.contextmanager
-def ray_session(address: str | None) -> Iterator[None]:
-    """Connect to a cluster, or start a local one and stop it afterwards."""
-    mine = not ray.is_initialized()
-    if mine:
-        # the object store carries messages only: results go through the store on disk
-        local: Mapping[str, Any] = {
-            "include_dashboard": False,
-            "object_store_memory": 200 * 2**20,
-            "_node_ip_address": "127.0.0.1",
-        }
-        ray.init(
-            address=address or "local",  # None would join whatever cluster happens to run on this machine
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-            runtime_env={"env_vars": {"PYTHONPATH": _source_root()}} if address is None else None,
-            **({} if address else local),
-        )
-    try:
-        yield
-    finally:
-        if mine:
-            ray.shutdown()
-
-
-def _source_root() -> str:
-    """So that local workers import this checkout wherever the command was started."""
-    root = str(Path(__file__).resolve().parent.parent)
-    return os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 @dataclass(frozen=True)
@@ -124,6 +99,8 @@ class RayBackend:
         self._substitutes: set[int] = set()
         self._next: int = 0
         self._failed_starts: int = 0
+        self._watch: Watch = Watch()
+        self._watch.start()
         for _ in range(placement.workers):
             self._start()
 
@@ -150,6 +127,7 @@ class RayBackend:
         self._jobs[self._actors[worker].run.remote(steps)] = (worker, steps)
 
     def wait(self, seconds: float) -> Sequence[Finished]:
+        self._watch.check()
         refs = [*self._jobs, *self._starting]
         ready, _ = ray.wait(refs, num_returns=1, timeout=seconds)
         if ready:  # take along whatever else ended meanwhile
@@ -184,6 +162,10 @@ class RayBackend:
         except (RayActorError, NodeDiedError, ObjectLostError, OutOfMemoryError, WorkerCrashedError):
             self._replace(worker)
             return Finished(worker, steps, None)
+        except RayTaskError as error:
+            if isinstance(error.cause, DiskFull):
+                raise error.cause from None
+            raise
 
     def _replace(self, worker: int) -> None:
         del self._actors[worker]
@@ -206,8 +188,11 @@ class RayBackend:
         return f"{self.name(worker)} is set aside, and a new one starts"
 
     def close(self) -> None:
-        for actor in self._actors.values():
-            ray.kill(actor)
+        if self._watch.lost is None:  # a lost cluster answers nothing
+            with limited(UNWIND_SECONDS, "Ray did not end the workers in time; finished steps are kept"):
+                for actor in self._actors.values():
+                    ray.kill(actor)
+        self._watch.stop()
         self._actors.clear()
 
 
@@ -238,10 +223,26 @@ class RayActor:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self._actor: Any = ray.remote(cls).options(num_cpus=0, scheduling_strategy=here).remote(*arguments)
 
-    def call(self, method: str, *arguments: Any) -> Callable[[], Any]:
-        """Queue a call and return at once; calling what is returned waits for the answer."""
-        answer = getattr(self._actor, method).remote(*arguments)
-        return lambda: ray.get(answer)
+    def call(self, method: str, *arguments: Any) -> RayAnswer:
+        """Queue a call and return at once."""
+        return RayAnswer(getattr(self._actor, method).remote(*arguments))
 
     def close(self) -> None:
         ray.kill(self._actor)
+
+
+class RayAnswer:
+    """What an actor will answer."""
+
+    def __init__(self, ref: ObjectRef) -> None:
+        self._ref: ObjectRef = ref
+
+    def ready(self) -> bool:
+        return bool(ray.wait([self._ref], timeout=0)[0])
+
+    def get(self, seconds: float) -> Any:
+        """Raises the error that the actor's object raised, or what became of the actor."""
+        try:
+            return ray.get(self._ref, timeout=seconds)
+        except RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, Exception) else error) from error

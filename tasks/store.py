@@ -7,6 +7,7 @@ Works on any filesystem with atomic directory renames, shared ones included.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -22,8 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from tasks.step import Step
+from unlearn_core.errors import BadInput
+from unlearn_core.room import disk_full
 
 DONE = "DONE.json"
+VISIBLE_SECONDS = 90.0
+"""NFS keeps what it knows of a folder for at most a minute (acdirmax)."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,23 @@ class Store:
         ids = functools.cache(self.ids)
         return [step for step in steps if step.id not in ids(step.kind)]
 
+    def await_result(self, step: Step, seconds: float = VISIBLE_SECONDS) -> None:
+        """Return once a result that another machine published is seen here.
+
+        A network file system may remember for a while that a file was not there. Looking into its folder makes it ask again.
+        """
+        deadline = time.monotonic() + seconds
+        while not self.has(step):
+            if time.monotonic() > deadline:
+                raise BadInput(
+                    f"{self.path(step)} was reported as done, and is not seen on {socket.gethostname()} after "
+                    f"{seconds:.0f} s; mount the file system of --out at the same path on every node, with "
+                    "lookupcache=positive if it is NFS (docs/cluster.md)"
+                )
+            time.sleep(min(0.2, seconds))
+            with contextlib.suppress(FileNotFoundError):
+                os.listdir(self.path(step).parent)
+
     def done(self, step: Step) -> dict[str, Any]:
         """What ``DONE.json`` says: ``identity``, ``files``, ``seconds``."""
         return json.loads((self.path(step) / DONE).read_text())
@@ -70,8 +92,19 @@ class Store:
     def commit(self, step: Step, write: Callable[[Path], None], seconds: float) -> None:
         """Let ``write`` fill a directory and publish it. A result that somebody else published meanwhile stays."""
         scratch = self.root / "tmp" / f"{step.id}.{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
-        scratch.mkdir(parents=True)
-        write(scratch)
+        try:
+            scratch.mkdir(parents=True)
+            write(scratch)
+            self._publish(step, scratch, seconds)
+        except Exception as error:
+            written = sum(file.stat().st_size for file in scratch.glob("*"))
+            full = disk_full(error, self.root, written)  # asked while what was written is still there
+            shutil.rmtree(scratch, ignore_errors=True)
+            if full is not None:
+                raise full from error
+            raise
+
+    def _publish(self, step: Step, scratch: Path, seconds: float) -> None:
         files = {file.name: checksum(file) for file in sorted(scratch.iterdir())}
         record = {
             "identity": step.identity,

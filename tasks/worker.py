@@ -18,7 +18,7 @@ from tasks.state import Cause, JobResult
 from tasks.step import Kind, Step
 from tasks.store import Store
 from unlearn_core.arithmetic import arithmetic, check_precision
-from unlearn_core.errors import BadInput, first_line
+from unlearn_core.errors import BadInput, DiskFull, first_line
 from unlearn_core.precision import Precision
 
 NO_MEMORY = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
@@ -82,6 +82,8 @@ class Worker:
                 missing = [step for step in steps if not self.store.has(step)]
                 if missing:
                     self._compute(missing)
+        except DiskFull:
+            raise  # no fault of these steps: the run ends, and resumes once there is room
         except Exception as error:  # reported with its traceback, and the steps fail
             reason = f"{type(error).__name__}: {first_line(error)}"
             return JobResult(
@@ -90,6 +92,8 @@ class Worker:
         return JobResult(time.perf_counter() - started)
 
     def _compute(self, steps: Sequence[Step]) -> None:
+        for needed in {needed.id: needed for step in steps for needed in step.needs.values()}.values():
+            self.store.await_result(needed)  # another node may have made it a moment ago
         with arithmetic(Precision(steps[0].config.get("precision", Precision.FLOAT32))):
             started = time.perf_counter()
             writes = COMPUTE[steps[0].kind](steps, self.store, self.cache)

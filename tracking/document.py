@@ -9,7 +9,8 @@ from tracking.figures.style import FigureFile
 from tracking.summary import headline
 from tracking.tables.exports import markdown
 from tracking.tables.table import Table
-from tracking.tree import Tree, write_atomically
+from tracking.tree import Tree
+from unlearn_core.writing import write_atomically
 
 MADE = "Made by `unlearn report` from a results tree; not written by hand."
 PART, END_OF_PART = "<!-- part: headline -->", "<!-- /part -->"

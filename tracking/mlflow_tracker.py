@@ -75,7 +75,7 @@ class MlflowTracker:
 
     def __init__(self, tracking_uri: str, experiment: str, artifact_root: Path | None = None) -> None:
         self._seconds = 0.0
-        self._written = self._already_there = self._replaced = 0
+        self._written = self._already_there = self._replaced = self._removed = 0
         self._variants: defaultdict[str, list[KnownRun]] = defaultdict(list)
         self._means: defaultdict[str, list[KnownRun]] = defaultdict(list)  # by variant
         self._rows: defaultdict[str, defaultdict[RowId, list[KnownRun]]] = defaultdict(lambda: defaultdict(list))
@@ -108,6 +108,7 @@ class MlflowTracker:
         known, means = self._variants[name], self._means[name]
         current = next((run for run in known if run.finished and run.tags.get("summary") == said), None)
         if current is not None and means and all(_below(run, current) and run.finished for run in means):
+            self._keep_only(current, known)
             return defaultdict(lambda: current.run_id, {run.tags["method"]: run.run_id for run in means})
         stale = [*known, *means]
         for run in stale:
@@ -170,8 +171,10 @@ class MlflowTracker:
                     continue
                 at = (str(cell.seed), name)
                 known = rows[at]
-                if any(run.finished and run.tags["step_id"] == cell.step_ids[name] for run in known):
+                wanted = (run for run in known if run.finished and run.tags["step_id"] == cell.step_ids[name])
+                if (there := next(wanted, None)) is not None:
                     self._already_there += 1
+                    self._keep_only(there, known)
                     continue
                 for run in known:
                     self._client.delete_run(run.run_id)
@@ -182,6 +185,14 @@ class MlflowTracker:
             rows[at].append(KnownRun(run_id, True, run.tags))
         self._replaced += replaced
         self._written += len(new) - replaced
+
+    def _keep_only(self, kept: KnownRun, known: list[KnownRun]) -> None:
+        """Delete all others. MLflow's client repeats a request whose answer got lost, and then there are two runs."""
+        for run in known:
+            if run.run_id != kept.run_id:
+                self._client.delete_run(run.run_id)
+                self._removed += 1
+        known[:] = [kept]
 
     def log_trial(self, name: str, trial_id: str, params: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
         """Write a trial of a tuning, unless it is there; what an interrupted call left is replaced."""
@@ -227,7 +238,7 @@ class MlflowTracker:
         return self._grid
 
     def report(self) -> TrackerReport:
-        return TrackerReport(self._written, self._already_there, self._replaced, self._seconds)
+        return TrackerReport(self._written, self._already_there, self._replaced, self._seconds, self._removed)
 
     def _find_or_create_experiment(self, name: str, artifact_root: Path | None) -> str:
         tags = {**EXPERIMENT_TAGS, VIEW + VARIANTS: variants_view()}
@@ -243,23 +254,31 @@ class MlflowTracker:
         return found.experiment_id
 
     def _remember_runs(self) -> None:
+        grids: list[KnownRun] = []
+        trials: defaultdict[str, list[KnownRun]] = defaultdict(list)
         for run in self._writer.known():
             tags = run.tags
             match tags.get("kind"):
                 case "grid":
                     if not run.finished:  # interrupted between being created and being ended
                         self._client.set_terminated(run.run_id)
-                    self._grid = run.run_id
+                    grids.append(run)
                 case "variant":
                     self._variants[_variant_of(tags)].append(run)
                 case "mean":
                     self._means[_variant_of(tags)].append(run)
                 case "trial":
-                    self._trials[tags["trial_id"]] = run
+                    trials[tags["trial_id"]].append(run)
                 case "reference" | "method":
                     self._rows[_variant_of(tags)][tags["seed"], tags["method"]].append(run)
                 case _:  # a person's own run in this experiment
                     pass
+        for runs in (grids, *trials.values()):
+            runs.sort(key=lambda run: not run.finished)
+            if runs:
+                self._keep_only(runs[0], runs)
+        self._grid = grids[0].run_id if grids else None
+        self._trials = {trial: runs[0] for trial, runs in trials.items()}
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -399,9 +418,18 @@ def _milliseconds(seconds: float | None) -> int:
 
 
 def _create_database(uri: str) -> None:
-    """Make a new SQLite file whole and then put it in its place: a process killed meanwhile leaves none, not half of one."""
+    """Make a new SQLite file whole and then put it in its place: a process killed meanwhile leaves none, not half of one.
+
+    What it leaves beside, ``NAME.PID.new``, is removed by the next one.
+    """
     path = Path(uri.removeprefix("sqlite:///"))
-    if not uri.startswith("sqlite:///") or path.exists():
+    if not uri.startswith("sqlite:///"):
+        return
+    for left in path.parent.glob(f"{path.name}.*.new*"):
+        pid = left.name.removeprefix(f"{path.name}.").partition(".")[0]
+        if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
+            left.unlink(missing_ok=True)
+    if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")

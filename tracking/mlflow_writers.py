@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when mlflow is imported; clusters are often offline
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "5")  # about a minute; the queue then tries again later
 os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # a line for every run would bury a job's log
 
 from mlflow import MlflowClient

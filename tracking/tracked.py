@@ -45,6 +45,8 @@ class TrackerReport:
     replaced: int
     seconds: float
     """Time spent inside the tracker, opening the database included."""
+    removed: int = 0
+    """Runs that were there twice: an answer of the server got lost, and the request was made again."""
 
 
 def default_tracking_uri(out: Path) -> str:

@@ -7,9 +7,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -123,20 +121,6 @@ def incomplete_notes(variants: Sequence[TreeVariant]) -> tuple[str, ...]:
 def tree_path(root: Path, variant: Variant, backbone: str) -> Path:
     """The file that holds this variant."""
     return root / variant.dataset / backbone / f"{variant.scenario}_{variant.arch}{SUFFIX}"
-
-
-def write_atomically(path: Path, text: str | Iterable[str]) -> None:
-    """Replace a file's content in one step: a reader sees the old or the new, and a crash leaves the old."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, suffix=".tmp", delete=False) as handle:
-        handle.writelines([text] if isinstance(text, str) else text)
-        handle.flush()
-        os.fsync(handle.fileno())
-    try:
-        os.replace(handle.name, path)
-    except OSError:
-        os.unlink(handle.name)
-        raise
 
 
 def read_entries(root: Path, variant: Variant, backbone: str) -> list[Entry]:
@@ -330,6 +314,9 @@ def entries_by_key(document: dict[str, Any], variant: Variant) -> dict[str, list
 
 def read_document(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise BadInput(f"{path} is not valid JSON ({error}); move it aside and run again") from error
+        document = json.loads(path.read_bytes())
+        if not isinstance(document, dict):
+            raise ValueError("it holds no object")
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{path} is not valid JSON ({error}); move it aside and run 'unlearn sync'") from error
+    return document

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from tracking.entries import Entry
-from tracking.tree import entries_by_key, read_document, seed_order, tree_path, write_atomically
+from tracking.tree import entries_by_key, read_document, seed_order, tree_path
 from unlearn_core.grid import Variant
+from unlearn_core.writing import write_atomically
 
 INTERVAL_SECONDS = 5.0
 SHARE = 0.05
@@ -46,8 +47,9 @@ class TreeWriter:
             file.put(variant.key, entry)
 
     def entries(self, variant: Variant, backbone: str) -> list[Entry]:
-        """All seeds of a variant, written or not."""
-        return self._file(variant, backbone).entries(variant.key)
+        """All seeds of a variant, written or not; a file that was closed is read, and not kept."""
+        path = tree_path(self._root, variant, backbone)
+        return (self._files.get(path) or _File(path, variant)).entries(variant.key)
 
     def write_due(self) -> None:
         """Write the files whose last write is long enough ago."""

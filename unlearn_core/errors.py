@@ -8,6 +8,10 @@ class BadInput(ValueError):
     """
 
 
+class DiskFull(BadInput):
+    """A file system, or a quota on it, has no room left."""
+
+
 def first_line(error: BaseException) -> str:
     """What an error says, cut to one line."""
     return (str(error).splitlines() or [""])[0]

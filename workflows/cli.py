@@ -11,11 +11,13 @@ import tempfile
 import textwrap
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn, Protocol
 
 from rich.console import Console
 
 from unlearn_core.errors import BadInput, first_line, printable
+from unlearn_core.room import disk_full
 from workflows.commands import (
     audit,
     explain,
@@ -75,7 +77,7 @@ Measure how close methods for this come to networks retrained from scratch."""
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command and exit: 0 done; 1 some steps or checks failed; 2 refused, with a line on what and how to mend it; 3 a
-    bug, with where its traceback is."""
+    bug, with where its traceback is; 4 all was computed, and MLflow lacks some of it."""
     arguments = build_parser().parse_args(argv)
     command: Command = arguments.command
     # also if a shell started us with SIGINT ignored; and 'ray job stop', which sends SIGTERM, ends a run as Ctrl-C does
@@ -95,6 +97,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_BROKEN_PIPE)
     except Exception as error:
+        full = disk_full(error, Path(str(getattr(error, "filename", None) or getattr(arguments, "out", "."))))
+        if full is not None:
+            _complain(str(full))
+            sys.exit(EXIT_BAD_INPUT)
         if isinstance(error, OSError) and error.errno in THE_USERS:
             place = "" if error.filename is None else f"{_short(str(error.filename))}: "
             _complain(f"{place}{error.strerror}; mend that, or name another place")

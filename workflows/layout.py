@@ -17,6 +17,7 @@ class Layout:
         plan: the identities of the steps of the last plan or run, a line each.
         tuning: what ``tune`` tried of each method, a file each.
         audits: what ``audit`` found of each variant, a file each.
+        lock: who drives the folder now; there while a driver runs.
         tracked: which cells are in which MLflow store already, so that a cached rerun need not look.
         experiment: the MLflow experiment; one per grid.
         tuning_experiment: the one that has a run for every trial.
@@ -32,8 +33,10 @@ class Layout:
         self.audits: Path = out / "audit"
         self.failures: Path = out / "failures"
         self.status: Path = out / "status.json"
+        self.lock: Path = out / "driver.lock"
         self.plan: Path = out / "plan.jsonl"
         self.tracked: Path = out / "tracked.json"
+        self.tracking_log: Path = self.failures / "mlflow.txt"
         self.mlflow_artifacts: Path = out / "mlartifacts"
         self.experiment: str = f"unlearn-{out.resolve().name}"
         self.tuning_experiment: str = f"{self.experiment}-tuning"

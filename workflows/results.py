@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
+import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,20 +15,20 @@ from tasks.local_backend import LocalActor
 from tasks.step import Kind, Step
 from tasks.store import DONE, Store
 from tracking.audits import read_audits
-from tracking.tracked import TrackedCell, TrackedVariant, TrackerReport, default_tracking_uri
-from tracking.tree import tree_path, write_atomically
+from tracking.tracked import TrackedCell, TrackedVariant, default_tracking_uri
+from tracking.tree import tree_path
 from tracking.tree_writer import TreeWriter
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import Scenario, Variant
 from unlearn_core.records import without_nonfinite
+from unlearn_core.writing import write_atomically
 from workflows.layout import Layout, read_json
+from workflows.tracking_queue import Parcel, TrackingQueue
 
 if TYPE_CHECKING:
     from tasks.ray_backend import RayActor
     from tracking.mlflow_tracker import MlflowTracker
 
-BACKLOG = 16
-"""Variants that may wait for the MLflow writer before the driver waits for it."""
 ENDS = ((1, "low"), (2, "high"))
 """Of an interval in an audit: value, low, high."""
 Place = tuple[Variant, str]
@@ -45,17 +45,17 @@ class Recorder:
         self.store: Store = Store(layout.store)
         self.uri: str = tracking_uri or default_tracking_uri(layout.out)
         self.track: bool = track
-        self.tracked: set[str] = set(read_json(layout.tracked, {}).get(self.uri, []))
-        self._tracker: LocalActor | RayActor | None = None
+        self.tracked: set[str] = set(_known_cells(layout).get(self.uri, []))
+        self.behind: bool = False
+        """Whether MLflow lacks something at the end."""
+        self._queue: TrackingQueue = TrackingQueue(self._open_writer, layout.tracking_log)
         self._starting: Future[LocalActor | RayActor] | None = None
         self._on_ray: bool = False
         self._tree: TreeWriter = TreeWriter(layout.results)
         self._expected: defaultdict[Place, set[str]] = defaultdict(set)
         self._expected_in: Counter[Path] = Counter()
         """Cells that are still to come, by the file of the tree that they go into."""
-        self._unsent: defaultdict[Place, dict[str, TrackedCell]] = defaultdict(dict)
-        self._pending: list[tuple[Iterable[str], Callable[[], Any]]] = []
-        self._waited: float = 0.0
+        self._unsent: defaultdict[Place, dict[str, StoredCell]] = defaultdict(dict)
 
     def use_ray(self) -> None:
         self._on_ray = True
@@ -63,7 +63,7 @@ class Recorder:
     def start_writer(self) -> None:
         """Load MLflow and open its store while steps are computed, if there will be something to write."""
         coming = any(step_id not in self.tracked for ids in self._expected.values() for step_id in ids)
-        if self.track and coming and self._tracker is None and self._starting is None:
+        if self.track and coming and self._starting is None:
             threads = ThreadPoolExecutor(1, thread_name_prefix="mlflow")
             self._starting = threads.submit(self._start_tracker)
             threads.shutdown(wait=False)  # the thread ends once the writer is there
@@ -78,7 +78,10 @@ class Recorder:
 
     def record(self, cells: Iterable[Step]) -> None:
         """Put cells whose audit is in the store into the tree and, unless they are there already, into MLflow."""
-        self.record_stored([(step.id, self.store.path(step), step.identity) for step in cells])
+        steps = list(cells)
+        for step in steps:
+            self.store.await_result(step)
+        self.record_stored([(step.id, self.store.path(step), step.identity) for step in steps])
 
     def record_stored(self, cells: Sequence[StoredCell]) -> None:
         """File by file and variant by variant, so that memory holds one file's cells and not those of a whole grid."""
@@ -97,18 +100,19 @@ class Recorder:
                     self._send(place)
             if complete:
                 self._tree.close(*next(iter(places)))
+        self._queue.pump()
         self.write_due()
 
     def _put_into_tree(self, place: Place, file: Path, cells: Sequence[StoredCell]) -> None:
         for step_id, directory, identity in cells:
-            cell = _tracked_cell(step_id, directory, identity)
+            cell = _tracked_cell(directory, identity)
             entry = cell.entry | {"provenance": _provenance(step_id, directory, identity["config"])}
             self._tree.add(*place, [entry])
             if step_id in self._expected[place]:
                 self._expected[place].discard(step_id)
                 self._expected_in[file] -= 1
             if self.track and step_id not in self.tracked:
-                self._unsent[place][step_id] = cell
+                self._unsent[place][step_id] = (step_id, directory, identity)
 
     def write_due(self) -> None:
         """Write what has waited long enough into the tree."""
@@ -126,41 +130,45 @@ class Recorder:
         self.write_tree()
         for place in list(self._unsent):
             self._send(place)
-        if self._tracker is None:
+        done = self._queue.finish({"log_grid": [self.layout.results]})
+        if done is None:
             return "MLflow: nothing new" if self.track else "MLflow: not tracked"
-        started = time.perf_counter()
-        self._drain(0)
-        self._tracker.call("log_grid", self.layout.results)()
-        report: TrackerReport = self._tracker.call("report")()
-        self._tracker.close()
-        self._waited += time.perf_counter() - started
-        known = read_json(self.layout.tracked, {})
-        write_atomically(self.layout.tracked, json.dumps(known | {self.uri: sorted(self.tracked)}))
+        known = _known_cells(self.layout)
+        cells = sorted(self.tracked | self._queue.confirmed)
+        write_atomically(self.layout.tracked, json.dumps(known | {self.uri: cells}))
+        if done.report is None:
+            self.behind = True
+            return (
+                f"MLflow fell behind: {done.missing} cells are not there ({done.trouble}; {self.layout.tracking_log}); "
+                f"catch up with: {self._catch_up()}"
+            )
+        report = done.report
+        removed = f", {report.removed} doubles removed" if report.removed else ""
         return (
-            f"MLflow: {report.written} runs written, {report.already_there} there already, {report.replaced} replaced; "
-            f"{report.seconds:.1f} s in the writer, {self._waited:.1f} s waited for"
+            f"MLflow: {report.written} runs written, {report.already_there} there already, {report.replaced} replaced"
+            f"{removed}; {report.seconds:.1f} s in the writer, {done.waited:.1f} s waited for"
         )
+
+    def _catch_up(self) -> str:
+        shown = re.sub(r"(://[^/:@]*):[^/@]*@", r"\1:...@", self.uri)  # a password stays out of logs
+        where = "" if self.uri == default_tracking_uri(self.layout.out) else f" --tracking-uri {shown}"
+        return f"unlearn sync --out {self.layout.out}{where}"
 
     def _send(self, place: Place) -> None:
         """The cells of a variant that MLflow lacks, with all seeds that the tree has of it."""
         if not (cells := self._unsent.pop(place, None)):
             return
-        if self._tracker is None:
-            started = time.perf_counter()
-            self._tracker = self._starting.result() if self._starting else self._start_tracker()
-            self._waited += time.perf_counter() - started
-        tracked = TrackedVariant(*place, self._tree.entries(*place), list(cells.values()))
-        self._pending.append((cells, self._tracker.call("log_variant", tracked)))
-        started = time.perf_counter()
-        self._drain(BACKLOG)
-        self._waited += time.perf_counter() - started
 
-    def _drain(self, allowed: int) -> None:
-        """Wait until at most so many variants are still to be written."""
-        while len(self._pending) > allowed:
-            step_ids, wait = self._pending.pop(0)
-            wait()
-            self.tracked.update(step_ids)
+        def load() -> TrackedVariant:
+            stored = [_tracked_cell(folder, identity) for _, folder, identity in cells.values()]
+            return TrackedVariant(*place, self._tree.entries(*place), stored)
+
+        self._queue.add(Parcel(frozenset(cells), load))
+
+    def _open_writer(self) -> LocalActor | RayActor:
+        """The one that was started ahead; another one if that failed, or died."""
+        ahead, self._starting = self._starting, None
+        return self._start_tracker() if ahead is None else ahead.result()
 
     def _start_tracker(self) -> LocalActor | RayActor:
         from tracking.mlflow_tracker import MlflowTracker
@@ -171,6 +179,19 @@ class Recorder:
         from tasks.ray_backend import RayActor
 
         return RayActor(MlflowTracker, *arguments)
+
+
+def _known_cells(layout: Layout) -> dict[str, list[str]]:
+    """By tracking URI, the cells that MLflow has. Only saves looking: a damaged file is the same as none."""
+    try:
+        known = read_json(layout.tracked, {})
+    except BadInput:
+        return {}
+    return {
+        uri: cells
+        for uri, cells in known.items()
+        if isinstance(cells, list) and all(isinstance(cell, str) for cell in cells)
+    }
 
 
 def open_tracker(layout: Layout, tracking_uri: str | None, experiment: str) -> MlflowTracker:
@@ -186,22 +207,22 @@ def _artifacts(layout: Layout, uri: str) -> Path | None:
     return None if uri.startswith(("http://", "https://")) else layout.mlflow_artifacts
 
 
-def sync(layout: Layout, tracking_uri: str | None) -> tuple[int, str]:
-    """Make the results tree and MLflow again from the store alone; how many cells, and what the writer did.
+def sync(layout: Layout, tracking_uri: str | None) -> tuple[int, str, bool]:
+    """Make the results tree and MLflow again from the store alone; how many cells, what the writer did, whether all.
 
     If a cell was run twice, the later run counts.
     """
     recorder = Recorder(layout, tracking_uri)
     recorder.tracked = set()
-    latest: dict[tuple[Place, int], tuple[str, Path, dict[str, Any]]] = {}
+    latest: dict[tuple[Place, int], StoredCell] = {}
     for directory, done in sorted(recorder.store.records(Kind.AUDIT), key=lambda record: record[1]["finished"]):
         config = done["identity"]["config"]
         latest[_place(config), config["seed"]] = (directory.name, directory, done["identity"])
     recorder.record_stored(list(latest.values()))
     said = recorder.finish()
-    if (report := layout.out / "report").is_dir() and latest:
+    if (report := layout.out / "report").is_dir() and latest and not recorder.behind:
         said = f"{said}\n{log_report(layout, tracking_uri, report)}"
-    return len(latest), said
+    return len(latest), said, not recorder.behind
 
 
 def log_trials(tracker: MlflowTracker, tuning: Mapping[str, Any], trials: Iterable[Mapping[str, Any]]) -> None:
@@ -268,7 +289,7 @@ def _place(config: Mapping[str, Any]) -> Place:
     return Variant(config["dataset"], config["arch"], Scenario(config["scenario"]), config["key"]), config["backbone"]
 
 
-def _tracked_cell(step_id: str, directory: Path, identity: dict[str, Any]) -> TrackedCell:
+def _tracked_cell(directory: Path, identity: dict[str, Any]) -> TrackedCell:
     config, needs = identity["config"], identity["needs"]
     return TrackedCell(
         variant=_place(config)[0],

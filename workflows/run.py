@@ -17,8 +17,8 @@ from tasks.executor import Backend, execute, find_cached
 from tasks.state import State
 from tasks.step import Kind, Step, closure
 from tasks.store import Store
-from tracking.tree import write_atomically
 from unlearn_core.precision import Precision
+from unlearn_core.writing import write_atomically
 from workflows.display import Display
 from workflows.layout import Layout
 from workflows.results import Recorder
@@ -50,6 +50,7 @@ class Outcome:
     state: State
     seconds: float
     tracking: str
+    tracking_behind: bool = False
 
 
 def run_plan(
@@ -75,7 +76,7 @@ def run_plan(
     with contextlib.ExitStack() as stack:
         stack.callback(recorder.write_tree)
         stack.callback(display.stop)
-        stack.callback(lambda: _write_status(layout, state, finished=True))
+        stack.push(lambda kind, *_: _write_last_status(layout, state, failed=kind is not None))
         if state.left:
             backend = (workers or stack.enter_context(Workers(layout.store, machine))).backend()
             if not machine.local:
@@ -92,7 +93,7 @@ def run_plan(
             recorder.record([step for step in targets if step.kind is Kind.AUDIT])
         tracking = recorder.finish()
     _write_failures(layout, state)
-    return Outcome(state, time.perf_counter() - started, tracking)
+    return Outcome(state, time.perf_counter() - started, tracking, recorder.behind)
 
 
 class Workers:
@@ -150,6 +151,15 @@ def _on_change(layout: Layout, state: State, display: Display, recorder: Recorde
         _write_status(layout, state, finished=False)
 
 
+def _write_last_status(layout: Layout, state: State, failed: bool) -> None:
+    """What ended the run is what is told: if that is a full disk, the status cannot be written either."""
+    try:
+        _write_status(layout, state, finished=True)
+    except OSError:
+        if not failed:
+            raise
+
+
 def _write_status(layout: Layout, state: State, finished: bool) -> None:
     status = {
         "host": socket.gethostname(),
@@ -160,7 +170,7 @@ def _write_status(layout: Layout, state: State, finished: bool) -> None:
         "finished": finished,
         "counts": state.counts(),
         "left": state.left,
-        "running": [str(step) for step in state.running.values()],
+        "running": [] if finished else [str(step) for step in state.running.values()],
         "set_aside": state.set_aside,
         "n_failures": len(state.causes),
         "failures": [{"step": str(failure.step), "reason": failure.reason} for failure in state.causes[:SHOWN]],

@@ -17,7 +17,8 @@ from tracking.page.page_tables import INCOMPLETE, index_table, problems_table, p
 from tracking.page.table_html import explained, head_html, sentence, table_html
 from tracking.summary import headline, summary
 from tracking.tables.table import Table, counted
-from tracking.tree import Tree, TreeVariant, name_within, write_atomically
+from tracking.tree import Tree, TreeVariant, name_within
+from unlearn_core.writing import write_atomically
 
 SVG_BYTES = 400_000
 """Of a larger SVG the PNG is taken, unless that is larger still."""

@@ -102,7 +102,8 @@ def _show(plan: AuditPlan, layout: Layout, arguments: argparse.Namespace, consol
     from tracking.figures.roc import write_roc
     from tracking.tables.exports import rich_table
     from tracking.tables.shadows import audit_table
-    from tracking.tree import slug, write_atomically
+    from tracking.tree import slug
+    from unlearn_core.writing import write_atomically
     from workflows.results import log_audit, open_tracker
 
     say, store = speaker(console), Store(layout.store)

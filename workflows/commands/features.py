@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     from tasks.compute.data import write_features
-    from workflows.commands.running import check_device, conclude, run_steps
+    from workflows.commands.running import check_device, conclude, driving, run_steps
     from workflows.commands.selection import data_options
     from workflows.results import Recorder
     from workflows.sources import open_sources
@@ -50,9 +50,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         raise BadInput(f"--file {file} must end in .npz, as feature sets do")
     layout = Layout(arguments.out)
     title = f"{source.name}: features by {arguments.backbone}"
-    recorder = Recorder(layout, None, track=False)
-    outcome = run_steps([source.data], [source], title, recorder, arguments, console)
-    if not outcome.state.failures:
-        write_features(source.data, Store(layout.store), file)
-        speaker(console)(f"features: {file}")
+    with driving(arguments, console):
+        recorder = Recorder(layout, None, track=False)
+        outcome = run_steps([source.data], [source], title, recorder, arguments, console)
+        if not outcome.state.failures:
+            write_features(source.data, Store(layout.store), file)
+            speaker(console)(f"features: {file}")
     return conclude(outcome, arguments, console, f"unlearn grid --features {file}")

@@ -160,8 +160,11 @@ def add_proxy_settings(group: Options) -> None:
 
 def add_machine(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("where to run").add_argument
-    joined = "join this Ray cluster; 'auto' inside a Ray job (default: start a local Ray and stop it, if that pays)"
-    add("--address", help=joined)
+    cluster = (
+        "join the Ray cluster whose head is at HOST:PORT; auto, inside a Ray job: its own (default: start a local Ray, if "
+        "that pays)"
+    )
+    add("--address", metavar="A", help=cluster)
     add("--workers", **COUNT, help="start this many, on Ray in any case (default: one per CPU, or four per GPU)")
     share = "such as 0.25; also asks an autoscaler for GPUs (default: an equal share of the cluster's)"
     add("--gpus-per-worker", type=float, metavar="G", help=share)

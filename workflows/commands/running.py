@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
@@ -17,7 +18,9 @@ from unlearn_core.errors import BadInput
 from unlearn_core.precision import Precision
 from workflows.commands.selection import Part, cells_of
 from workflows.display import Display, duration, speaker
+from workflows.driver_lock import hold
 from workflows.layout import Layout
+from workflows.litter import clear_litter
 from workflows.rates import Rates
 from workflows.results import Recorder
 from workflows.run import Machine, Outcome, Workers, run_plan
@@ -26,6 +29,7 @@ from workflows.sources import Source
 EXIT_FAILED_STEPS = 1
 RAY_START_SECONDS = 12.0
 """Of a local Ray and its workers, on two cores; ``benchmarks/workflow.py --where`` measures it."""
+EXIT_TRACKING_BEHIND = 4
 
 
 def check_device(arguments: argparse.Namespace) -> None:
@@ -44,6 +48,15 @@ def check_device(arguments: argparse.Namespace) -> None:
     check_precision(machine_of(arguments).precision, arguments.device)
 
 
+@contextlib.contextmanager
+def driving(arguments: argparse.Namespace, console: Console) -> Iterator[None]:
+    """Hold --out for this command alone, and clear away what a killed one left there."""
+    layout, say = Layout(arguments.out), speaker(console)
+    with hold(layout.lock, say) as before:
+        clear_litter(layout, before, say)
+        yield
+
+
 def run_parts(parts: Sequence[Part], arguments: argparse.Namespace, console: Console) -> Outcome:
     """Run every cell of the chosen variants and record each as it finishes."""
     cells = cells_of(parts, arguments)
@@ -51,8 +64,9 @@ def run_parts(parts: Sequence[Part], arguments: argparse.Namespace, console: Con
     sources = [part.source for part in parts]
     names = ", ".join(dict.fromkeys(source.name for source in sources))
     title = str(variants[0]) if len(variants) == 1 else f"{names}: {len(variants)} variants, {len(cells)} cells"
-    recorder = Recorder(Layout(arguments.out), arguments.tracking_uri, track=not arguments.no_tracking)
-    return run_steps(cells, sources, title, recorder, arguments, console)
+    with driving(arguments, console):
+        recorder = Recorder(Layout(arguments.out), arguments.tracking_uri, track=not arguments.no_tracking)
+        return run_steps(cells, sources, title, recorder, arguments, console)
 
 
 def run_steps(
@@ -132,5 +146,7 @@ def conclude(outcome: Outcome, arguments: argparse.Namespace, console: Console, 
     if causes:
         say(f"{n_failed - len(causes)} more steps needed those; rerun the same command to try them again")
         return EXIT_FAILED_STEPS
+    if outcome.tracking_behind:
+        return EXIT_TRACKING_BEHIND
     say(f"next: {following or f'unlearn ui --out {arguments.out}'}")
     return 0

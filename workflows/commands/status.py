@@ -10,12 +10,14 @@ from __future__ import annotations
 import argparse
 import time
 from datetime import datetime
+from typing import Any
 
 from rich.console import Console
 
 from unlearn_core.errors import BadInput
 from workflows.commands import options
 from workflows.display import counts_table, duration, speaker
+from workflows.driver_lock import read_holder
 from workflows.layout import Layout, read_json
 
 SILENT_SECONDS = 30.0
@@ -31,18 +33,33 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     known = read_json(layout.status, None)
     if known is None:
         raise BadInput(f"{layout.out} holds no grid; give the --out of a run")
+    try:
+        _show(layout, known, console)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise BadInput(f"{layout.status} is damaged ({error!r}); remove it, a run makes it again") from error
+    return 0
+
+
+def _show(layout: Layout, known: dict[str, Any], console: Console) -> None:
     say = speaker(console)
-    console.print(counts_table(known["counts"], str(layout.out)))
     when = datetime.fromtimestamp(known["updated"]).isoformat(" ", "seconds")
     silent = time.time() - known["updated"]
     process = f"process {known['pid']} on {known['host']}"
+    holder = read_holder(layout.lock)
+    killed = not known["finished"] and holder is not None and holder.pid == known["pid"] and holder.is_gone
+    runs = not (known["finished"] or killed or silent > SILENT_SECONDS)
+    counts = known["counts"] if runs else {kind: row | {"running": 0} for kind, row in known["counts"].items()}
+    console.print(counts_table(counts, str(layout.out)))
+    resume = "; rerun the same command to resume" if known["left"] else ""
     if known["finished"]:
-        say(f"ended {when}; {known['left']} steps left")
-    elif silent > SILENT_SECONDS:
+        say(f"ended {when}; {known['left']} steps left{resume}")
+    elif killed:
+        say(f"killed after {when} ({process}); {known['left']} steps left; rerun the same command to resume")
+    elif not runs:
         say(f"no sign of life for {duration(silent)} ({process}); rerun the same command to resume")
     else:
         say(f"running as {process}, {known['left']} steps left, last seen {when}")
-    for step in known["running"]:
+    for step in known["running"] if runs else ():
         say(f"running: {step}")
     for line in known.get("set_aside", ()):
         say(f"sick worker: {line}")
@@ -50,4 +67,3 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         say(f"failed: {failure['step']}: {failure['reason']}")
     if (more := known.get("n_failures", 0) - len(known["failures"])) > 0:
         say(f"failed: {more} more; see {layout.failures}")
-    return 0

@@ -25,16 +25,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     from workflows import results
+    from workflows.commands.running import EXIT_TRACKING_BEHIND, driving
 
     layout = Layout(arguments.out)
     if not layout.store.exists():
         raise BadInput(f"{layout.out} has no step store; give the --out of a run")
-    n_cells, tracking = results.sync(layout, arguments.tracking_uri)
     say = speaker(console)
-    say(f"{n_cells} cells from {layout.store}")
-    say(tracking)
-    if n_trials := results.sync_trials(layout, arguments.tracking_uri):
-        say(f"{n_trials} trials from {layout.tuning}: runs of experiment '{layout.tuning_experiment}'")
-    if n_audits := results.sync_audits(layout, arguments.tracking_uri):
-        say(f"{n_audits} audits from {layout.audits}: runs of experiment '{layout.audit_experiment}'")
+    with driving(arguments, console):
+        n_cells, tracking, whole = results.sync(layout, arguments.tracking_uri)
+        say(f"{n_cells} cells from {layout.store}")
+        say(tracking)
+        if not whole:
+            return EXIT_TRACKING_BEHIND
+        if n_trials := results.sync_trials(layout, arguments.tracking_uri):
+            say(f"{n_trials} trials from {layout.tuning}: runs of experiment '{layout.tuning_experiment}'")
+        if n_audits := results.sync_audits(layout, arguments.tracking_uri):
+            say(f"{n_audits} audits from {layout.audits}: runs of experiment '{layout.audit_experiment}'")
     return 0

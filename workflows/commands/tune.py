@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from unlearn_core.errors import first_line
 from unlearn_core.grid import ARCHITECTURES
 from workflows.commands import options
 from workflows.commands.values import COUNT, FILE, chosen, integers, list_of, names, repeated
@@ -57,12 +58,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
-    from workflows.commands.running import check_device, conclude, machine_of
+    from workflows.commands.running import check_device, conclude, driving, machine_of
     from workflows.run import Workers
 
     check_device(arguments)
     tunings = _tunings(arguments)
-    with Workers(Layout(arguments.out).store, machine_of(arguments)) as workers:
+    with driving(arguments, console), Workers(Layout(arguments.out).store, machine_of(arguments)) as workers:
         session = _Session(arguments, console, workers)
         try:
             for tuning in tunings:
@@ -111,11 +112,12 @@ class _Session:
         self._ran: set[str] = set()
         self._seconds: float = 0.0
         self._tracker: MlflowTracker | None = None
+        self._behind: str | None = None
 
     def tune(self, tuning: Tuning) -> None:
         from tasks.store import Store
-        from tracking.tree import write_atomically
         from unlearn_core import tuned
+        from unlearn_core.writing import write_atomically
         from workflows.tuning import best_trial
 
         file, said = self.layout.tuning / f"{tuning.method}.json", 0
@@ -155,7 +157,12 @@ class _Session:
             if self.arguments.no_tracking
             else f"trials are runs of experiment '{self.layout.tuning_experiment}'"
         )
-        self.outcome = dataclasses.replace(outcome, seconds=self._seconds, tracking=f"MLflow: {where}")
+        self.outcome = dataclasses.replace(
+            outcome,
+            seconds=self._seconds,
+            tracking=self._behind or f"MLflow: {where}",
+            tracking_behind=self._behind is not None,
+        )
         if _stops(outcome.state):
             raise _Stopped
 
@@ -163,9 +170,18 @@ class _Session:
         """Write the trials that are not among the first ``done``."""
         from workflows.results import log_trials, open_tracker
 
-        if self._tracker is None:
-            self._tracker = open_tracker(self.layout, self.arguments.tracking_uri, self.layout.tuning_experiment)
-        log_trials(self._tracker, entry, entry["trials"][done:])
+        if self._behind is not None:
+            return
+        try:
+            if self._tracker is None:
+                self._tracker = open_tracker(self.layout, self.arguments.tracking_uri, self.layout.tuning_experiment)
+            log_trials(self._tracker, entry, entry["trials"][done:])
+        except Exception as error:  # MLflow's trouble, whatever it is, must not stop the trials
+            self._behind = (
+                f"MLflow fell behind ({type(error).__name__}: {first_line(error)}); catch up with: unlearn sync"
+            )
+            self.say(self._behind)
+            self.outcome = dataclasses.replace(self.outcome, tracking=self._behind, tracking_behind=True)
 
 
 def _stops(state: State) -> bool:

@@ -1,0 +1,123 @@
+"""A driver and its cluster: refused within a minute, lost within a minute, on loopback only; always one line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.commands import unlearn
+from tests.processes import Running, free_port, run, running, wait_until
+
+GRID = (
+    "--dataset", "digits", "--arch", "linear", "--scenario", "class", "--key", "0,1,2,3", "--methods", "lda-2c,ga",
+    "--epochs", "50", "--no-tracking",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("127.0.0.1:{port}", r"no Ray answers at 127.0.0.1:{port} (Connection refused); check host and port"),
+        ("ray://127.0.0.1:{port}", r"no Ray answers at ray://127.0.0.1:{port} (Connection refused)"),
+        ("no.such.host.invalid:6379", "no Ray answers at no.such.host.invalid:6379 ("),
+        (
+            "auto",
+            "--address auto is for a command that runs as a Ray job ('ray job submit'); elsewhere give the head's",
+        ),
+        ("head", "--address head is no HOST:PORT; give the head's, such as 10.0.0.1:6379"),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_refused_at_once(tmp_path, monkeypatch, address, said):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    port = free_port()
+    ended = unlearn("grid", *GRID, "--out", tmp_path, "--address", address.format(port=port))
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert said.format(port=port) in ended.stderr
+
+
+def processes_of(driver: Running, name: str) -> list[int]:
+    """Of the Ray that a driver started itself: they have its mark, which every child inherits."""
+    found = []
+    for pid in driver._marked():
+        try:
+            if name in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode():
+                found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+def listening(pids: list[int]) -> set[str]:
+    """The addresses that processes listen on, as the kernel has them."""
+    sockets = set()
+    for pid in pids:
+        try:
+            sockets |= {os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir()}
+        except OSError:
+            continue
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:
+                found.add(words[1].partition(":")[0])
+    return found
+
+
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+
+
+@pytest.mark.slow
+def test_a_local_ray_listens_on_loopback_only_and_a_driver_that_lost_it_ends_and_says_how_to_resume(
+    tmp_path, ray_environment
+):
+    out = tmp_path / "grid"
+    command = [sys.executable, "-m", "workflows", "grid", *GRID, "--out", out, "--workers", "2"]
+    with running(command, environment=ray_environment) as driver:
+        wait_until(lambda: processes_of(driver, "ray::Worker"), "a worker", driver)
+        found = listening(driver._marked())
+        assert found
+        assert found <= LOOPBACK
+        [raylet] = processes_of(driver, "raylet")
+        os.kill(raylet, signal.SIGKILL)
+        assert driver.wait() != 0
+        assert "rerun the same command to resume" in driver.stderr
+        assert "Traceback" not in driver.stderr
+    ended = run(command, environment=ray_environment, seconds=600)
+    assert ended.returncode == 0, ended.stderr
+    assert " 0 failed" in ended.stdout
+
+
+@pytest.mark.slow
+def test_a_forgotten_token_is_told(tmp_path, ray_environment):
+    script = (
+        "import sys; from ray.cluster_utils import Cluster\n"
+        "c = Cluster(initialize_head=True, head_node_args={'num_cpus': 1, 'include_dashboard': False,"
+        " 'object_store_memory': 100 * 2**20})\n"
+        "print(c.address, flush=True); sys.stdin.read(); c.shutdown()\n"
+    )
+    guarded = {**ray_environment, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "ab" * 16}
+    with running([sys.executable, "-c", script], environment=guarded) as head:
+        wait_until(lambda: "\n" in head.stdout, "a Ray cluster", head)
+        command = [
+            sys.executable,
+            "-m",
+            "workflows",
+            "grid",
+            *GRID,
+            "--out",
+            tmp_path,
+            "--address",
+            head.stdout.strip(),
+        ]
+        ended = run(command, environment=ray_environment)
+        assert ended.returncode == 2, ended.stderr
+        assert "asks for a token (RAY_AUTH_MODE is disabled): export RAY_AUTH_MODE=token" in ended.stderr
+        assert "Traceback" not in ended.stderr
+        head.stdin.close()
+        head.wait()

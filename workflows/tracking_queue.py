@@ -1,0 +1,136 @@
+"""Variants on their way to the one MLflow writer. Computing never waits for it: it may fall behind, and then says so.
+
+If the writer fails or dies, what it has not confirmed is sent again to a new one, after a while and once more at the end;
+the runs that MLflow has by then are found by their tags. What is still missing is for ``unlearn sync``.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from tracking.tracked import TrackedVariant, TrackerReport
+from unlearn_core.errors import first_line
+from unlearn_core.writing import write_atomically
+
+BACKLOG = 16
+"""Variants that the writer is given before it has answered."""
+RETRY_SECONDS = 60.0
+"""Between a failure and the next try."""
+ANSWER_SECONDS = 600.0
+"""For one variant; MLflow's client itself gives up on a server much sooner."""
+
+
+class Answer(Protocol):
+    def ready(self) -> bool:
+        """Whether it is there."""
+        ...
+
+    def get(self, seconds: float) -> Any:
+        """It, or the error that came instead, after at most so many seconds."""
+        ...
+
+
+class Writer(Protocol):
+    def call(self, method: str, *arguments: Any) -> Answer: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Some cells of a variant, by step id; ``load`` reads them when they are sent, so that waiting ones take no memory."""
+
+    step_ids: frozenset[str]
+    load: Callable[[], TrackedVariant]
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """What became of all parcels. ``trouble`` is None if MLflow has all of them."""
+
+    report: TrackerReport | None
+    missing: int
+    waited: float
+    trouble: str | None = None
+
+
+class TrackingQueue:
+    """Parcels in, confirmed step ids out."""
+
+    def __init__(self, open_writer: Callable[[], Writer], log: Path) -> None:
+        self._open: Callable[[], Writer] = open_writer
+        self._log: Path = log
+        self._writer: Writer | None = None
+        self._waiting: list[Parcel] = []
+        self._sent: list[tuple[Parcel, Answer]] = []
+        self._trouble: str | None = None
+        self._retry_at: float = 0.0
+        self.confirmed: set[str] = set()
+
+    def add(self, parcel: Parcel) -> None:
+        self._waiting.append(parcel)
+        self.pump()
+
+    def pump(self) -> None:
+        """Take what answers there are, and send what there is room for; waits for nothing but a writer in this process."""
+        if self._trouble is not None and time.monotonic() < self._retry_at:
+            return
+        try:
+            while self._sent and self._sent[0][1].ready():
+                self._confirm()
+            self._send(BACKLOG)
+        except Exception as error:  # MLflow's trouble, whatever it is, must not stop computing
+            self._fall_behind(error)
+
+    def finish(self, last: Mapping[str, Iterable[Any]]) -> Tracked | None:
+        """Send all and wait for it; ``last`` are calls for the end. None if there was nothing to send."""
+        if not (self._waiting or self._sent or self._writer or self._trouble):
+            return None
+        started = time.perf_counter()
+        tries = 2 if self._trouble is None else 1
+        for _ in range(tries):
+            try:
+                while self._waiting or self._sent:
+                    self._send(BACKLOG)
+                    self._confirm()
+                writer = self._writer = self._writer or self._open()
+                for method, arguments in last.items():
+                    writer.call(method, *arguments).get(ANSWER_SECONDS)
+                report: TrackerReport = writer.call("report").get(ANSWER_SECONDS)
+                writer.close()
+                self._writer = None
+                return Tracked(report, 0, time.perf_counter() - started)
+            except Exception as error:  # as above
+                self._fall_behind(error)
+        missing = sum(len(parcel.step_ids) for parcel in self._waiting)
+        return Tracked(None, missing, time.perf_counter() - started, self._trouble)
+
+    def _send(self, room: int) -> None:
+        while self._waiting and len(self._sent) < room:
+            if self._writer is None:
+                self._writer = self._open()
+            parcel = self._waiting[0]
+            self._sent.append((parcel, self._writer.call("log_variant", parcel.load())))
+            self._waiting.pop(0)
+
+    def _confirm(self) -> None:
+        parcel, answer = self._sent[0]
+        answer.get(ANSWER_SECONDS)
+        self._sent.pop(0)
+        self.confirmed |= parcel.step_ids
+        self._trouble = None
+
+    def _fall_behind(self, error: Exception) -> None:
+        self._trouble = f"{type(error).__name__}: {first_line(error)}"
+        self._retry_at = time.monotonic() + RETRY_SECONDS
+        write_atomically(self._log, "".join(traceback.format_exception(error)))
+        self._waiting[:0] = [parcel for parcel, _ in self._sent]
+        self._sent.clear()
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
