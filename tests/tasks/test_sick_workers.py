@@ -17,7 +17,6 @@ from tasks.schedule import MAX_FUSED
 from tasks.state import Cause, Finished, JobResult, State
 from tasks.step import Kind, Step, closure
 from tasks.worker import Worker
-from unlearn_core.data.sketch import sketch_width
 from unlearn_core.errors import BadInput
 
 
@@ -201,16 +200,12 @@ def test_a_step_that_takes_workers_down_takes_no_neighbours_along():
     assert set(state.failures) == {steps[3].id}
 
 
-def test_a_worker_says_whether_memory_or_the_request_was_at_fault(tmp_path):
-    layer = {"layer": "layer3", "draw": 0}
-    size = 1 << 15
-    too_large = Step(Kind.PROJECTION, layer | {"dim": sketch_width(size, "layer3"), "size": size})
+def test_a_worker_says_whether_the_request_was_at_fault(tmp_path):
     hints = {"arguments": [], "folder": str(tmp_path), "out": str(tmp_path / "out")}
     refused = Step(Kind.REQUEST, {"method": "m", "files": {}}, hints=hints)
     without_features = Step(Kind.BASE, {"seed": 0})
     worker = Worker(tmp_path / "store")
-    causes = [worker.run([step]).cause for step in (too_large, refused, without_features)]
-    assert causes == [Cause.MEMORY, Cause.INPUT, Cause.ERROR]
+    assert [worker.run([step]).cause for step in (refused, without_features)] == [Cause.INPUT, Cause.ERROR]
 
 
 NOT_PLACED = "cannot be placed; give a share such as 0.25, or a whole number"
