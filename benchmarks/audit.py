@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from benchmarks.heads import BATCH, CLASSES, DIM, one_model
 from benchmarks.timing import best_of_turns
-from tasks.executor import MAX_FUSED
+from tasks.schedule import MAX_FUSED
 from unlearn_core.audit.attack import ShadowAnswers, attack_networks
 from unlearn_core.grid import head_widths
 from unlearn_core.nets.heads import HeadStack

@@ -13,8 +13,17 @@ from tracking.entries import mean_over_seeds, ratio
 from tracking.front import CUT_SHORT, MEASURES, Trajectory, interpolated, short_at, trajectories
 from tracking.tree import TreeVariant
 from unlearn_core.grid import Scenario
+from unlearn_core.recipes import training_epochs
 from unlearn_core.request_kind import RequestKind
-from unlearn_core.within_budget import LINEAR, NEWTON, NEWTON_CROSSFIT, BudgetChoice, NewtonStep, choose_within
+from unlearn_core.within_budget import (
+    LINEAR,
+    NEWTON,
+    NEWTON_CROSSFIT,
+    BudgetChoice,
+    NewtonStep,
+    choose_within,
+    least_training_cost,
+)
 
 AUTO_BUDGETS: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1)
 KINDS = {
@@ -59,7 +68,9 @@ def auto_choice(variant: TreeVariant, budget: float) -> BudgetChoice:
         if before is not None and after is not None:
             newton = NewtonStep(cost, before - after)
     taught = mean_over_seeds(entries, NEWTON_CROSSFIT, "last", "cost") if variant.has(NEWTON_CROSSFIT) else None
-    choice = choose_within(KINDS[variant.variant.scenario], variant.variant.arch == LINEAR, budget, newton, taught)
+    arch, n_retained = variant.variant.arch, min(entry["n_retain"] for entry in entries)
+    least = least_training_cost(n_retained, training_epochs(arch))
+    choice = choose_within(KINDS[variant.variant.scenario], arch == LINEAR, budget, newton, taught, least)
     if choice is None:
         raise ValueError(f"{variant.name} is of no kind")
     return choice

@@ -7,8 +7,10 @@ no retrain and no test label. Its numbers were set on the development requests, 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from unlearn_core.baselines.short import SMALL_BATCH
 from unlearn_core.edits import newton_crossfit
 from unlearn_core.request_kind import RequestKind
 
@@ -20,6 +22,9 @@ MOST_DROPPED = 0.1
 """The accuracy on the records that a Newton step may take away: it is of first order, and no guide to a large change."""
 TRAINING_PAYS = 0.03
 """The share of a retrain from which on training anew comes closer to it for a group than a trusted Newton step does."""
+TRUNCATION_ENDS = 0.02
+"""The share of a retrain from which on one cut short comes closer to it for a class than shutting its output does:
+0.30 / 0.16 after one epoch, 0.54 / 0.11 for ``truncate``."""
 LARGE_BATCHES_PAY = 0.06
 """From this share on ``short``, in the retrain's own batches, is at least as close as ``short-small``."""
 SECOND_ORDER_COSTS = 0.025
@@ -28,8 +33,11 @@ SECOND_ORDER_COSTS = 0.025
 
 EPOCH_OF_SMALL_BATCHES = 1.4
 """What an epoch of ``short-small`` takes, in epochs of the retrain."""
+LEAST_STEPS = 400
+"""Steps that a retrain cut short should make, in as many epochs as a whole one has at most."""
 STEP_PER_RECORD = 4.0
 """What a Newton step takes for every record, in rows of training: gradients in double precision, and two looks back."""
+MORE_TRAINING = "more training: about half the distance for twice the cost"
 TAUGHT_ROW = 2.0
 """What ``newton-crossfit`` takes for every row that it teaches, in rows of training: its batches are small."""
 
@@ -37,6 +45,12 @@ TAUGHT_ROW = 2.0
 def affordable_epochs(budget: float, retrain_epochs: int, method: str) -> float:
     """For how long a retrain is cut short."""
     return budget * retrain_epochs / (EPOCH_OF_SMALL_BATCHES if method == SHORT_SMALL else 1.0)
+
+
+def least_training_cost(n_retained: int, retrain_epochs: int) -> float:
+    """What ``LEAST_STEPS`` of ``short-small`` take of a retrain: more than all of it for some thousand rows."""
+    epochs = LEAST_STEPS / math.ceil(n_retained / SMALL_BATCH)
+    return EPOCH_OF_SMALL_BATCHES * epochs / retrain_epochs
 
 
 def newton_cost(n_records: int, n_rows: int, retrain_epochs: int) -> float:
@@ -76,6 +90,7 @@ def choose_within(
     budget: float,
     newton: NewtonStep | None = None,
     taught_cost: float | None = None,
+    least_training: float = 0.0,
 ) -> BudgetChoice | None:
     """The method for a kind of request; None if the kind is unknown: then proxies are weighed instead.
 
@@ -84,11 +99,12 @@ def choose_within(
         budget: a share of the retrain's cost.
         newton: a Newton step on this request; None if nobody took one.
         taught_cost: of ``newton-crossfit``, as a share of the retrain's; None if it cannot be had.
+        least_training: what a retrain cut short takes at the least; infinite if fresh weights cannot be had.
     """
     if kind is RequestKind.UNKNOWN:
         return None
     if kind is RequestKind.WHOLE_CLASS:
-        return _for_class(linear, budget)
+        return _for_class(linear, budget, max(least_training, TRUNCATION_ENDS))
     if linear and budget >= SECOND_ORDER_COSTS:
         why = "a linear head has no memory of single records, and a step of second order is nearly a retrain"
         return BudgetChoice(NEWTON_CG, why, NEWTON, "nothing")
@@ -112,10 +128,13 @@ def _for_scattered(budget: float, taught_cost: float | None) -> BudgetChoice:
     return BudgetChoice(NEWTON_CROSSFIT, why, NEWTON, "nothing: a second retrain is no closer")
 
 
-def _for_class(linear: bool, budget: float) -> BudgetChoice:
+def _for_class(linear: bool, budget: float, training_pays: float) -> BudgetChoice:
     if linear and budget >= SECOND_ORDER_COSTS:
         return BudgetChoice(REGROW, "a linear head still gives a class that it never met a share", TRUNCATE, "nothing")
-    more = f"{REGROW}, from {SECOND_ORDER_COSTS:.1%} on" if linear else "nothing: a second retrain is no closer"
+    if not linear and budget >= training_pays:
+        return _cut_short(budget, f"from {training_pays:.1%} of a retrain on training anew is closer than {TRUNCATE}")
+    later, share = (REGROW, SECOND_ORDER_COSTS) if linear else (SHORT_SMALL, training_pays)
+    more = f"{later}, from {share:.1%} on" if share < 1 else "nothing"
     return BudgetChoice(TRUNCATE, "the class leaves the answer, the others keep their ratios", SHORT_SMALL, more)
 
 
@@ -134,4 +153,4 @@ def _for_group(budget: float, newton: NewtonStep | None) -> BudgetChoice:
 
 def _cut_short(budget: float, why: str) -> BudgetChoice:
     method = SHORT if budget >= LARGE_BATCHES_PAY else SHORT_SMALL
-    return BudgetChoice(method, why, NEWTON, "more training: about half the distance for twice the cost")
+    return BudgetChoice(method, why, NEWTON, MORE_TRAINING)

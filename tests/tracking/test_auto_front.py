@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import fields, replace
 
 import pytest
@@ -13,7 +14,7 @@ from tracking.tree import Tree
 from unlearn_core import methods
 from unlearn_core.grid import Scenario
 from unlearn_core.request_kind import RequestKind
-from unlearn_core.within_budget import NewtonStep, choose_within, newton_crossfit_cost
+from unlearn_core.within_budget import NewtonStep, choose_within, least_training_cost, newton_crossfit_cost
 
 GROUP, SCATTERED, CLASS = RequestKind.GROUP, RequestKind.EXCHANGEABLE, RequestKind.WHOLE_CLASS
 SMALL = NewtonStep(cost=0.007, dropped=0.01)
@@ -24,6 +25,8 @@ LARGE = NewtonStep(cost=0.007, dropped=0.4)
     ("kind", "linear", "budget", "newton", "expected"),
     [
         (CLASS, False, 0.003, None, "truncate"),
+        (CLASS, False, 0.03, None, "short-small"),
+        (CLASS, False, 0.1, None, "short"),
         (CLASS, True, 0.003, None, "truncate"),
         (CLASS, True, 0.03, None, "regrow"),
         (SCATTERED, False, 0.1, SMALL, "newton"),
@@ -58,6 +61,16 @@ def test_scattered_rows_are_taught_from_where_the_step_ends_if_that_is_affordabl
     assert choice is not None
     assert choice.method == expected
     assert newton_crossfit_cost(1000, 1_000_000, 50) < cost / 20, "a share of a retrain that grows with D"
+
+
+def test_a_class_of_little_data_loses_its_output():
+    """400 steps in batches of 128 are 8 epochs of 6,400 rows, at 1.4 times the price of the retrain's."""
+    least = least_training_cost(6400, 50)
+    assert least == pytest.approx(1.4 * 8 / 50)
+    for cost in (least, math.inf):  # infinite: no network can be trained anew
+        choice = choose_within(CLASS, False, 0.1, least_training=cost)
+        assert choice is not None
+        assert choice.method == "truncate"
 
 
 def test_an_unknown_kind_is_left_to_the_proxies():

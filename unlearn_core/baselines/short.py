@@ -27,9 +27,10 @@ SHORT = Recipe(
     batch_statistics=True,
 )
 
+SMALL_BATCH = 128
 SMALL = replace(
     SHORT,
-    phases=(Phase(passes=(Pass(Visit.RETAIN, CROSS_ENTROPY, batch_size=128),), epochs=3),),
+    phases=(Phase(passes=(Pass(Visit.RETAIN, CROSS_ENTROPY, batch_size=SMALL_BATCH),), epochs=3),),
     record_at=tuple(at for at in SHORT.record_at if at <= 3),
 )
 

@@ -70,16 +70,15 @@ from unlearn_core.request_kind import RequestKind, Verdict, Witnesses, kind_of_r
 from unlearn_core.seeding import derive_seed
 from unlearn_core.training import Member, train
 from unlearn_core.within_budget import (
+    LEAST_STEPS,
     NEWTON,
     TRAINING_PAYS,
     NewtonStep,
     affordable_epochs,
+    least_training_cost,
     newton_cost,
     newton_crossfit_cost,
 )
-
-LEAST_STEPS = 400
-"""Steps that a retrain cut short should make, in as many epochs as a whole one has at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +138,7 @@ class OpenRequest:
             reason = f"all {len(self.rows.already)} records were forgotten by earlier requests"
             return Plan(self.subject, self.forget, self.new, settings, (), (), Choice(None, reason), None)
         verdict, can_train_anew = self._verdict(settings), self.blueprint is not None
+        n_forget, n_rows = int(self.forget.sum()), self.subject.problem.n_rows
         return make_plan(
             self.subject,
             self.forget,
@@ -149,7 +149,8 @@ class OpenRequest:
             can_train_anew,
             self.new,
             self._try_newton(settings, verdict),
-            newton_crossfit_cost(int(self.forget.sum()), self.subject.problem.n_rows, self._retrain_epochs),
+            newton_crossfit_cost(n_forget, n_rows, self._retrain_epochs),
+            least_training_cost(n_rows - n_forget, self._retrain_epochs) if can_train_anew else math.inf,
         )
 
     @property

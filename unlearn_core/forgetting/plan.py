@@ -188,6 +188,7 @@ def make_plan(
     new: Mask | None = None,
     newton: NewtonStep | None = None,
     taught_cost: float | None = None,
+    least_training: float = math.inf,
 ) -> Plan:
     """Choose a method and say what the model should become; ``auto`` fits and weighs proxies, or goes by the verdict.
 
@@ -199,13 +200,14 @@ def make_plan(
         can_train_anew: whether fresh weights can be had.
         newton: what a Newton step comes to, if one was tried.
         taught_cost: what ``newton-crossfit`` takes of a retrain, if it can be had.
+        least_training: what a retrain cut short takes of a whole one, at the least.
         new: (N,) the rows that no earlier request asked for; None: all of them.
     """
     checked_mask(forget, "the request")
     new = forget if new is None else new
     asked, why = settings.proxy, "asked for by name"
     if asked == AUTO and verdict is not None and settings.finalizer == "kl":
-        fitting = choose_within(verdict.kind, arch == LINEAR, settings.budget, newton, taught_cost)
+        fitting = choose_within(verdict.kind, arch == LINEAR, settings.budget, newton, taught_cost, least_training)
         if fitting is not None and (fitting.method not in CUT_SHORT or can_train_anew):
             asked = fitting.method
             why = (
