@@ -20,7 +20,7 @@ def disk_full(error: BaseException, place: Path, needed: int = 0) -> DiskFull | 
     Args:
         needed: bytes that were to be written there, as far as known.
     """
-    while not place.exists():
+    while not os.path.exists(place):  # False too of a name that is too long, of which Path.exists raises
         place = place.parent
     system = os.statvfs(place)
     free = system.f_bavail * system.f_frsize

@@ -22,6 +22,9 @@ SHORT_LABEL, FLOOR_LABEL, BASE_LABEL = (
 )
 PANELS = ((KL_F, "forgotten rows (KL_f)"), (KL_T, "test set (KL_t)"))
 
+THIN = 1e-3
+"""Of its mean, half the height of a band that has none of its own: a line."""
+
 
 def write_front(directory: Path, variant: TreeVariant) -> list[FigureFile]:
     """The figure of one variant; nothing if no method has a cost."""
@@ -70,8 +73,9 @@ def _draw(axes: Axes, variant: TreeVariant, found: Sequence[Trajectory], measure
     axes.set(xscale="log", yscale="log")
     floor, base = (_reference(variant, name, measure) for name in ("floor", "base"))
     if floor:
-        # an edge: with one seed the band has no height; no lower end at or below zero, which a log axis does not have
-        low, high = max(floor.mean - (floor.std or 0.0), floor.mean / 10), floor.mean + (floor.std or 0.0)
+        # with one seed the band would have no height, and a log axis needs some; nor has it an end at or below zero
+        reach = max(floor.std or 0.0, THIN * floor.mean)
+        low, high = max(floor.mean - reach, floor.mean / 10), floor.mean + reach
         axes.axhspan(low, high, facecolor="0.85", edgecolor="0.6", linewidth=0.8, label=FLOOR_LABEL, zorder=0)
     if base:
         look = look_of("base")

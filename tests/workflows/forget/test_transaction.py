@@ -85,7 +85,7 @@ def test_a_ledger_that_cannot_be_written_takes_nothing_and_the_next_run_begins_i
         patch.setattr(os, "replace", failing(os.replace, lambda _, to: Path(to).name == "ledger.json"))
         refused = unlearn_here(*asked(place, "a"))
     assert refused.code == 2
-    assert "No space left on device" in refused.err
+    assert "no room left on the file system of" in refused.err
     assert not (place / "out-a").exists(), "no certificate that the ledger does not know"
     assert not (place / "ledger").exists()
     assert not left_behind(place)
