@@ -9,7 +9,7 @@ READY := .venv/.ready
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 PIP := $(INSTALL) --constraint constraints.txt
 
-.PHONY: demo test check docs bench clean
+.PHONY: demo test check docs bench chaos clean
 
 demo: $(READY)
 	$(BIN)/unlearn run --methods all --out runs/demo
@@ -42,6 +42,10 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.workflow
 	$(BIN)/python -m benchmarks.gpu_plan
 	$(BIN)/python -m benchmarks.mlflow_writer
+
+# Kills what can be killed, twenty times; slow, and not part of the tests.
+chaos: $(READY)
+	$(BIN)/python -m benchmarks.chaos --rounds 20
 
 clean:
 	rm -rf .venv runs site .pytest_cache .ruff_cache .import_linter_cache *.egg-info
