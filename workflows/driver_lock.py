@@ -161,12 +161,11 @@ def _link(lock: Path, me: Holder) -> bool:
     write_atomically(mine, json.dumps(asdict(me)))
     try:
         os.link(mine, lock)
+    except FileExistsError:  # also if it was released since
+        return mine.stat().st_nlink == 2
     except OSError:
-        if mine.stat().st_nlink == 2:
-            return True
-        if lock.exists():
-            return False
-        raise
+        if mine.stat().st_nlink != 2:
+            raise
     finally:
         mine.unlink(missing_ok=True)
     return True
