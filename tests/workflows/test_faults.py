@@ -21,6 +21,7 @@ from tests.commands import unlearn
 from tests.processes import free_port, run
 from unlearn_core.errors import BadInput
 from unlearn_core.writing import write_atomically
+from workflows.driver_lock import hold
 from workflows.layout import Layout
 
 GRID = (
@@ -204,3 +205,18 @@ def test_a_stopped_grid_has_no_running_steps_and_says_how_to_resume(out):
     assert "3 steps left; rerun the same command to resume" in said
     assert "running: unlearn ga" not in said
     assert all(line.split()[3] == "0" for line in said.splitlines() if line.startswith(("audit", "base")))
+
+
+def test_a_grid_that_renews_its_lock_runs_though_its_step_takes_minutes(out):
+    layout = Layout(out)
+    known = json.loads(layout.status.read_text())
+    now = time.time()
+    layout.status.write_text(
+        json.dumps(known | {"finished": False, "left": 3, "pid": os.getpid(), "updated": now - 600})
+    )
+    with hold(layout.lock, print):
+        holder = layout.lock.read_bytes()
+    layout.lock.write_bytes(holder)
+    assert "running as process" in unlearn("status", "--out", out).stdout
+    os.utime(layout.lock, (now - 600, now - 600))
+    assert "no sign of life for 0:1" in unlearn("status", "--out", out).stdout

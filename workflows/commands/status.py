@@ -21,7 +21,8 @@ from workflows.driver_lock import read_holder
 from workflows.layout import Layout, read_json
 
 SILENT_SECONDS = 30.0
-"""A running grid writes its status every second; after this long it is taken for dead."""
+"""After this long without a new status or a renewed lock a grid is taken for dead. Both, because a single process
+writes its status between steps only, and a step may take minutes."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 def _show(layout: Layout, known: dict[str, Any], console: Console) -> None:
     say = speaker(console)
     when = datetime.fromtimestamp(known["updated"]).isoformat(" ", "seconds")
-    silent = time.time() - known["updated"]
+    silent = time.time() - max(known["updated"], _renewed(layout))
     process = f"process {known['pid']} on {known['host']}"
     holder = read_holder(layout.lock)
     killed = not known["finished"] and holder is not None and holder.pid == known["pid"] and holder.is_gone
@@ -67,3 +68,11 @@ def _show(layout: Layout, known: dict[str, Any], console: Console) -> None:
         say(f"failed: {failure['step']}: {failure['reason']}")
     if (more := known.get("n_failures", 0) - len(known["failures"])) > 0:
         say(f"failed: {more} more; see {layout.failures}")
+
+
+def _renewed(layout: Layout) -> float:
+    """When the driver last renewed its lock; 0 if there is none."""
+    try:
+        return layout.lock.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
