@@ -14,8 +14,8 @@ does, on held-out rows, and a fold model plays u, tilted until it is as sure and
 KL(base || u'). Either way one side is a network and the other a fold model in its clothes, once left and once right; the
 estimate is the mean of both, and half their difference goes into its interval (``estimate_network``). It speaks of a
 retrain from *other* initial weights; one from the base's own is closer to whatever was made of the base, so that for it
-only the upper end holds. Nor can it see below what tells fold models from networks: where retrains hardly differ, as
-those of a linear head, it is an upper bound as well.
+only the upper end holds. Nor can it see below what tells fold models, which stop early, from networks. That matters for a
+linear head: its loss is convex, its retrains all go to one place and hardly differ, and the interval begins at 0.
 
 Whether the records could have been held-out rows is tested (``request_kind``), and no number is to be given where that is
 rejected: for a class, a subclass or one person's records, which vouch for each other in the fold models and would be missing
@@ -24,7 +24,7 @@ together in a retrain.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -120,6 +120,7 @@ def estimate_network(
     heldout: HeldoutPosteriors,
     taught: bool = False,
     seed: int = 0,
+    convex: bool = False,
 ) -> Closeness:
     """How close a network is on the records, before or after unlearning.
 
@@ -128,6 +129,7 @@ def estimate_network(
         log_net: (n, C) the network's.
         labels: (n,) of the records.
         taught: the network was taught ``log_q``, which then cannot judge it: it counts as no closer than ``log_q`` itself.
+        convex: the network is a linear head: the estimate is an upper bound, and the interval begins at 0.
     """
     q, net = np.asarray(log_q, dtype=np.float64), np.asarray(log_net, dtype=np.float64)
     some, base, sharpened, others, power = _judged(heldout, seed)
@@ -144,7 +146,8 @@ def estimate_network(
     errors = _errors_of_means(swapped, shares, len(labels), seed)
     within = np.sqrt(shares**2 @ (rows - on_heldout) ** 2)
     parts = {"on the records": on_records, "on held-out rows": on_heldout, "sharpening": power}
-    return _closeness(estimate, errors, float(np.hypot(model, within)), parts, seed)
+    found = _closeness(estimate, errors, float(np.hypot(model, within)), parts, seed)
+    return replace(found, low=0.0) if convex else found
 
 
 def _closeness(estimate: float, errors: Array, spread: float, parts: dict[str, float], seed: int) -> Closeness:

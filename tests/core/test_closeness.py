@@ -234,6 +234,22 @@ def test_the_interval_of_a_network_covers_whether_it_remembers_or_not(n, strengt
     assert np.mean(hits) >= 0.8
 
 
+def test_of_a_linear_head_the_estimate_is_an_upper_bound():
+    """Its retrains agree, and fold models that stopped early do not: what they differ by is no lower bound."""
+    for seed in range(10):
+        rng, world = np.random.default_rng(seed), World(seed, 200)
+        base, net, retrain = (
+            log_probabilities(world.truth + 0.02 * rng.normal(size=world.truth.shape)) for _ in range(3)
+        )
+        folds = np.stack([world.network(1.0) for _ in range(5)])
+        heldout = HeldoutPosteriors(base[200:], folds[:, 200:], world.labels[200:])
+        said = folds[0, :200], net[:200], world.labels[:200], heldout
+        found, plain = estimate_network(*said, convex=True), estimate_network(*said)
+        true = kl_rows(retrain[:200], net[:200]).mean()
+        assert found.low <= true <= found.high
+        assert true < plain.low
+
+
 def test_a_stand_in_is_as_sure_and_as_right_as_the_network():
     rng = np.random.default_rng(3)
     for n, strength in ((7, 0.3), (200, 4.0)):

@@ -71,6 +71,7 @@ from unlearn_core.seeding import derive_seed
 from unlearn_core.training import Member, train
 from unlearn_core.within_budget import (
     LEAST_STEPS,
+    LINEAR,
     NEWTON,
     TRAINING_PAYS,
     NewtonStep,
@@ -290,7 +291,7 @@ class OpenRequest:
         heldout = HeldoutPosteriors(state.log_heldout["base"], state.log_heldout["folds"], held_labels, weights)
         taught = plan.choice.method is not None and CROSSFIT in methods.prepared_for(plan.choice.method)
         before, after = (
-            estimate_network(log_q, log_net[rows], labels, heldout, pupil, plan.settings.seed)
+            estimate_network(log_q, log_net[rows], labels, heldout, pupil, plan.settings.seed, self.arch == LINEAR)
             for log_net, pupil in ((self.subject.train.log_base, False), (unlearned.train, taught))
         )
         return Predicted(verdict.why, before, after)
