@@ -127,11 +127,12 @@ def _extent(tree: Tree) -> str:
     counts = {len(v.entries) for v in tree.variants}
     seeds = counted(max(counts), "seed") if len(counts) == 1 else f"{min(counts)} to {counted(max(counts), 'seed')}"
     present_methods = {name for v in tree.variants for name in v.methods}
-    n_proxies, n_baselines = (len(present_methods & {*names}) for names in (methods.proxies(), methods.baselines()))
+    families = {"proxy": methods.proxies(), "edit": methods.edits(), "baseline": methods.baselines()}
+    of_each = {family: len(present_methods & {*names}) for family, names in families.items()}
+    shares = listed([counted(n, family, "proxies" if family == "proxy" else "") for family, n in of_each.items() if n])
     return (
         f"{counted(len(tree.variants), 'variant')} ({kinds}) of {datasets} with {archs}, {seeds} each; "
-        f"{counted(len(present_methods), 'method')}: {counted(n_proxies, 'proxy', 'proxies')} and "
-        f"{counted(n_baselines, 'baseline')}."
+        f"{counted(len(present_methods), 'method')}: {shares}."
     )
 
 
