@@ -144,10 +144,12 @@ class Speaker(Observer):
     def retraining(self, settings: RetrainSettings) -> None:
         self.say(f"retraining from scratch, {2 * settings.pairs} times")
 
-    def auditing(self, settings: AuditSettings) -> None:
+    def auditing(self, settings: AuditSettings, unlearning: float | None = None) -> None:
+        """Args: unlearning: the seconds that it took to unlearn this model, if they are known."""
+        took = "" if unlearning is None else f", which took {unlearning:.2g} s here"
         self.say(
             f"--audit {settings.shadows} trains {settings.shadows} shadow bases and as many shadow retrains, about "
-            f"{2 * settings.shadows} trainings of this model, and unlearns each base as this request is"
+            f"{2 * settings.shadows} trainings of this model, and unlearns each base as this request is{took}"
         )
 
     def shadows_done(self, n_done: int, of: int) -> None:

@@ -29,7 +29,7 @@ DIGITS = load_dataset("digits")
 X, Y = DIGITS.train_x[:600], DIGITS.train_y[:600]
 HELDOUT = Heldout(DIGITS.test_x, DIGITS.test_y)
 ZEROS = np.flatnonzero(Y == 0)
-SETTINGS = AuditSettings(shadows=16, epochs=40, rows=40)
+SETTINGS = AuditSettings(shadows=16, epochs=25, rows=40)
 FEW = Stopping(epochs=3, patience=2)
 
 
