@@ -264,8 +264,8 @@ def _audit(audit: Mapping[str, Json] | None) -> list[Html]:
     )
     said = (
         f"Trained with the records: {shadows} networks, {audit['epochs']} epochs at learning rate "
-        f"{audit['optimization']['lr']:g}, {made}. Trained without them: {shadows} more. An attacker who knows all but one "
-        "sees that one's answer to one record and says which kind of network it is. "
+        f"{audit['optimization']['lr']:g}, {made}. Trained without them: {shadows} more. An attacker who knows the others "
+        "sees one network's answer to one record and says of which kind it is. "
         f"This is an audit of {audit['of']}."
     )
     asked = audit["rows"]
@@ -274,7 +274,7 @@ def _audit(audit: Mapping[str, Json] | None) -> list[Html]:
         "0.1 %: the share of answers that are recognised if so many of the retrains' are taken for them; of few answers, if "
         "none is. KLOM: how far their answers are distributed from those of retrains, in nats, the mean over "
         f"{asked['forget']} forgotten (f), {asked['retain']} retained (r) and {asked['test']} held-out (t) records; it "
-        "means something only beside that of two retrains. Definitions: "
+        "means something only beside that of two retrains. "
         + "; ".join(f"{name}: {definition}" for name, definition in audit["definitions"].items())
         + "."
     )

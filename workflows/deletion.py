@@ -242,7 +242,7 @@ def _training_seconds(loaded: LoadedModel, given: dict[str, Any], data: Labelled
     read = given["features"] if given["inputs"] is None else given["inputs"]
     inputs = as_inputs(read[:rows], loaded.net.device)
     labels = torch.from_numpy(given["labels"][:rows]).to(loaded.net.device)
-    net = loaded.blueprint.fresh(loaded.net, inputs[:2], 0)
+    net = loaded.blueprint.fresh(loaded.net, inputs[:2], seed=0)
     seconds = train(net, inputs, [Member(0, "base", labels)], training_recipe(Visit.ALL, 1), how)
     return seconds * epochs * len(data.train_y) / rows, epochs
 

@@ -36,7 +36,7 @@ def test_a_timm_classifier_is_built_for_the_classes_of_its_weights(tmp_path, pre
         expected = net((IMAGES.permute(0, 3, 1, 2) / 255 - mean) / std)
     torch.testing.assert_close(model.net.logits(0, IMAGES), expected)
     assert "images are normalised as for timm's test_resnet" in model.understood
-    fresh = model.blueprint.fresh(model.net, IMAGES, 1)
+    fresh = model.blueprint.fresh(model.net, IMAGES, seed=1)
     assert fresh.n_classes == 7
     (tmp_path / "out").mkdir()
     written = torch.load(model.write(tmp_path / "out", fresh), weights_only=True)

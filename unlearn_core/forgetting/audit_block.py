@@ -14,12 +14,11 @@ ABOUT: Mapping[str, Json] = {
     "of": "the procedure on this request: other networks of the same architecture, trained on the same data from other "
     "seeds, each unlearned by the method and the settings of this request; not this model's own weights",
     "definitions": {
-        "ulira": "Hayes et al. 2024, arXiv 2403.01218, after Carlini et al. 2022 (LiRA): [value, low, high], 95 % intervals "
-        "over networks",
-        "klom": "Georgiev et al. 2025, arXiv 2410.23232: in nats over points, of one half of the shadows beside the other's "
-        "retrains",
-        "floor": "retrains attacked as if they were unlearned: what perfect unlearning would come to",
+        "U-LiRA": "Hayes et al. 2024, arXiv 2403.01218, after LiRA of Carlini et al. 2022",
+        "KLOM": "Georgiev et al. 2025, arXiv 2410.23232",
     },
+    "numbers": "U-LiRA: [value, low, high], 95 % intervals over networks. KLOM: in nats over points, of one half of the "
+    "shadows beside the other half's retrains. floor: retrains attacked as if they were unlearned",
 }
 RATES = {"tpr_at_0.01": "1 %", "tpr_at_0.001": "0.1 %"}
 ATTACKS = ("auc", "accuracy", *RATES)
@@ -35,13 +34,13 @@ def passes(audit: Mapping[str, Json]) -> bool:
 def audit_in_words(audit: Mapping[str, Json]) -> str:
     """One line."""
     found = {name: audit["results"][name]["ulira"] for name in ROWS}
-    value, low, high = found["unlearned"]["auc"]
+    aucs = {name: "{:.3f} ({:.3f} to {:.3f})".format(*found[name]["auc"]) for name in ROWS}
     klom = {name: audit["results"][name]["klom"]["forget"]["mean"] for name in ("unlearned", "floor")}
     rates = ", ".join(f"{100 * found['unlearned'][rate][0]:.3g} % at {said}" for rate, said in RATES.items())
     return (
-        f"{audit['shadows']} shadows, {'at chance' if passes(audit) else 'told from retrains'}: U-LiRA's AUC {value:.3f} "
-        f"({low:.3f} to {high:.3f}), of retrains {found['floor']['auc'][0]:.3f}, of bases {found['base']['auc'][0]:.3f}; "
-        f"true positives {rates}; KLOM on records {klom['unlearned']:.3g}, of retrains {klom['floor']:.3g}"
+        f"{audit['shadows']} shadows, {'at chance' if passes(audit) else 'told from retrains'}: U-LiRA's AUC "
+        f"{aucs['unlearned']}, of retrains {aucs['floor']}, of bases {aucs['base']}; true positives {rates}; "
+        f"KLOM on records {klom['unlearned']:.3g}, of retrains {klom['floor']:.3g}"
     )
 
 

@@ -108,9 +108,9 @@ class NamedBlueprint:
             )
         return net, layout
 
-    def fresh(self, like: NetworkStack, sample: torch.Tensor, *seeds: int) -> NetworkStack:
-        """New weights, drawn from each seed, in networks shaped ``like`` another: heads as a stack, of others one."""
-        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    def fresh(self, like: NetworkStack, sample: torch.Tensor, seed: int, *more: int) -> NetworkStack:
+        """New weights, drawn from each seed, in networks shaped ``like`` another; only heads are stacked."""
+        generators = [torch.Generator().manual_seed(one) for one in (seed, *more)]
         if isinstance(like, HeadStack):  # whose hidden layers need not be as wide as ours
             return HeadStack.initialise(like.widths, generators, sample.device)
         return fresh_network(self.name, sample, like.n_classes, generators)
@@ -150,8 +150,9 @@ class FactoryBlueprint:
         naming = find_prefix(tensors, module.state_dict())
         return ModuleStack(module, sample, sample.device).with_state(naming.to_network(tensors)), naming
 
-    def fresh(self, like: NetworkStack, sample: torch.Tensor, *seeds: int) -> ModuleStack:
-        (seed,) = seeds  # modules train one at a time
+    def fresh(self, like: NetworkStack, sample: torch.Tensor, seed: int, *more: int) -> ModuleStack:
+        if more:
+            raise ValueError(f"modules train one at a time, not {1 + len(more)}")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return ModuleStack(self._built(like.n_classes), sample, sample.device)

@@ -29,7 +29,7 @@ def test_an_audit_is_said_certified_shown_and_verified(unlearn_here, certified):
     file, said = certified
     audit = json.loads(file.read_text())["certificate"]["audit"]
     assert (audit["shadows"], audit["method"], audit["epochs"], audit["left_alone"]) == (16, "truncate", 10, 0)
-    assert "2403.01218" in audit["definitions"]["ulira"]
+    assert "2403.01218" in audit["definitions"]["U-LiRA"]
     assert "not this model's own weights" in audit["of"]
     assert audit["results"]["base"]["ulira"]["auc"][1] > 0.9, "a whole class is known to who has seen it"
     value, low, high = audit["results"]["unlearned"]["ulira"]["auc"]
