@@ -32,7 +32,7 @@ from unlearn_core.forgetting.open_request import OpenRequest, open_request
 from unlearn_core.forgetting.opening import Heldout, Model
 from unlearn_core.forgetting.plan import ForgetSettings, Plan
 from unlearn_core.forgetting.request import RecordList
-from unlearn_core.forgetting.shadows import AuditSettings, audit_request
+from unlearn_core.forgetting.shadows import AuditSettings, audit_request, can_be_audited
 from unlearn_core.forgetting.state import PreparedState
 from unlearn_core.nets.module import ModuleStack
 from unlearn_core.nets.stack import NetworkStack
@@ -219,8 +219,9 @@ def _answer(
         retrained = check_by_retraining(plan, outcome.posteriors, request.blueprint, retrain)
         outcome = replace(outcome, retrained=retrained)
     if audit is not None and withheld is None:
-        hear.auditing(audit, None if outcome.finalized is None else outcome.finalized.seconds)
-        outcome = replace(outcome, audit=audit_request(request, outcome, audit, hear.shadows_done))
+        if can_be_audited(request, outcome):
+            hear.auditing(audit, None if outcome.finalized is None else outcome.finalized.seconds)
+            outcome = replace(outcome, audit=audit_request(request, outcome, audit, hear.shadows_done))
         hear.audited(outcome)
     certificate = make_certificate(outcome, request.described, request.ledger.history() if request.ledger else ())
     deployed = outcome.deployed(request.last)

@@ -60,16 +60,16 @@ class AuditSettings(TrainingSettings):
             raise BadInput("an audit needs networks, and --finalizer none makes none; use kl or mse")
 
 
-def audit_request(request: OpenRequest, outcome: Outcome, settings: AuditSettings, done: Done) -> dict[str, Any] | None:
-    """What a certificate says of it, as plain JSON values.
+def can_be_audited(request: OpenRequest, outcome: Outcome) -> bool:
+    """Not if the request left the model as an earlier one had made it: that is not this request's procedure."""
+    return outcome.net is not None or request.last is None
 
-    None if the request left the model as an earlier one had made it: what came of that is not this request's procedure.
-    """
+
+def audit_request(request: OpenRequest, outcome: Outcome, settings: AuditSettings, done: Done) -> dict[str, Any]:
+    """What a certificate says of it, as plain JSON values."""
     plan, how = outcome.plan, request.blueprint
     if how is None:
         raise ValueError("this was to be refused at the beginning")
-    if outcome.net is None and request.last is not None:
-        return None
     method = None if outcome.net is None else plan.choice.method
     unlearn = _leave if method is None else partial(_unlearn, request, plan, method)
     return {**ABOUT, "method": method, **attack_shadows(plan, how, settings, unlearn, done)}
