@@ -7,6 +7,7 @@ from typing import Any
 
 from tracking.html import Html, asset, document, joined, tag
 from unlearn_core.audit.stein import UNBOUNDED, stein_in_words
+from unlearn_core.forgetting.audit_block import RATES, passes
 from unlearn_core.forgetting.certificate import NOT_UNLEARNED, NOTHING, UNLEARNED
 
 Json = Any
@@ -26,6 +27,7 @@ def certificate_page(certificate: Mapping[str, Json]) -> str:
         "Method": _proxy(content["proxy"]),
         "How it was written into the model": [_finalizer(content)],
         "Measured against a retrain": _retrain(content["retrain"]) if content["retrain"] else [],
+        "Can a trained attacker tell it from a retrain?": _audit(content.get("audit")),
         "What an attacker needs (Stein's bound)": _stein(content["stein"]),
         "Earlier requests on this model": _history(content["history"]) if content["history"] else [],
         "Class proportions": [_classes(content["classes"])],
@@ -239,6 +241,48 @@ def _retrain(retrain: Mapping[str, Json]) -> list[Html]:
         tag("p", "On forgotten (f), retained (r) and held-out (t) records."),
         *verdicts,
         _table(["seed", "N_f", "|D_f|", "bound", "target"], queries),
+        tag("p", explained),
+    ]
+
+
+def _audit(audit: Mapping[str, Json] | None) -> list[Html]:
+    if audit is None:
+        return []
+    shadows, kinds, rows = audit["shadows"], ("forget", "retain", "test"), []
+    for name, said in (("unlearned", "unlearned"), ("base", "not unlearned"), ("floor", "two retrains")):
+        found, klom = audit["results"][name]["ulira"], audit["results"][name]["klom"]
+        value, low, high = found["auc"]
+        rates = [_percent(found[rate][0]) for rate in RATES]
+        points = ["-" if klom[kind] is None else _number(klom[kind]["mean"]) for kind in kinds]
+        rows.append([said, f"{value:.3f}", f"{low:.3f} to {high:.3f}", *rates, *points])
+    made = f"each unlearned by {audit['method']}" if audit["method"] else "each left as it was, like this one"
+    if audit["method"] and audit["left_alone"]:
+        made += f" ({audit['left_alone']} of them, of which it made nothing, count as they were)"
+    held = f"At chance: the interval of AUC holds 0.5. By one answer to one record, {shadows} shadows do not tell them apart"
+    caught = (
+        "Told apart: the interval of AUC lies above 0.5, so that networks unlearned like this do not pass for retrains"
+    )
+    said = (
+        f"Trained with the records: {shadows} networks, {audit['epochs']} epochs at learning rate "
+        f"{audit['optimization']['lr']:g}, {made}. Trained without them: {shadows} more. An attacker who knows the others "
+        "sees one network's answer to one record and says of which kind it is. "
+        f"This is an audit of {audit['of']}."
+    )
+    asked = audit["rows"]
+    explained = (
+        "AUC: how often the attacker (U-LiRA) ranks the two kinds right, with a 95 % interval; 0.5 is chance. At 1 % and at "
+        "0.1 %: the share of answers that are recognised if so many of the retrains' are taken for them; of few answers, if "
+        "none is. KLOM: how far their answers are distributed from those of retrains, in nats, the mean over "
+        f"{asked['forget']} forgotten (f), {asked['retain']} retained (r) and {asked['test']} held-out (t) records; it "
+        "means something only beside that of two retrains. "
+        + "; ".join(f"{name}: {definition}" for name, definition in audit["definitions"].items())
+        + "."
+    )
+    head = ["beside a retrain", "AUC", "95 %", *(f"at {rate}" for rate in RATES.values()), "KLOM_f", "KLOM_r", "KLOM_t"]
+    return [
+        tag("p", f"{held if passes(audit) else caught}."),
+        _table(head, rows, 0),
+        tag("p", said),
         tag("p", explained),
     ]
 

@@ -11,8 +11,8 @@ import torch
 from unlearn_core.audit.scoring import EvaluationData, Scorer
 from unlearn_core.nets.make import fresh_network
 from unlearn_core.nets.stack import NetworkStack, State
-from unlearn_core.problem import Cell, Problem
-from unlearn_core.recipes import Visit, training_optimization, training_recipe
+from unlearn_core.problem import Cell, Mask, Problem, Rows
+from unlearn_core.recipes import Optimization, Visit, training_optimization, training_recipe
 from unlearn_core.records import ReferenceRecord
 from unlearn_core.seeding import derive_seed
 from unlearn_core.training import EpochEnd, Member, train
@@ -43,20 +43,40 @@ def train_reference(
     apart is the data (and row orders), not the draw. The floor starts from other weights: it is what another seed
     is to the retrain. With ``pretrained`` (images only) all start from those weights, and what is drawn is the classifier.
     """
+    rows, requests = problem.train, [(cell.seed, cell.forget) for cell in cells]
+    generators = [torch.Generator().manual_seed(weights_seed(cell.seed, role)) for cell in cells]
+    net = fresh_network(arch, rows.inputs, problem.n_classes, generators, pretrained)
+    return train_fresh(net, role, rows, requests, epochs, training_optimization(arch), on_epoch)
+
+
+def weights_seed(seed: int, role: str) -> int:
+    """What the fresh weights of a reference are drawn from."""
+    return derive_seed(seed, "floor" if role == "floor" else "network", "weights")
+
+
+def train_fresh(
+    net: NetworkStack,
+    role: str,
+    rows: Rows,
+    requests: Sequence[tuple[int, Mask]],
+    epochs: int,
+    optimization: Optimization,
+    on_epoch: EpochEnd | None = None,
+) -> Trained:
+    """Train fresh networks in place, as a base on all rows or else on those that are not forgotten.
+
+    Args:
+        requests: of each member, the seed of its row orders and the (N,) rows that it forgets.
+    """
     if role not in ROLES:
         raise ValueError(f"unknown role {role!r}; there are {', '.join(ROLES)}")
-    rows = problem.train
-    visit = Visit.ALL if role == "base" else Visit.RETAIN
+    is_base = role == "base"
     members = [
-        Member(cell.seed, role, rows.label_tensor, None if role == "base" else torch.from_numpy(cell.forget))
-        for cell in cells
+        Member(seed, role, rows.label_tensor, None if is_base else torch.from_numpy(forget))
+        for seed, forget in requests
     ]
-    draw = "floor" if role == "floor" else "network"
-    generators = [torch.Generator().manual_seed(derive_seed(cell.seed, draw, "weights")) for cell in cells]
-    net = fresh_network(arch, rows.inputs, problem.n_classes, generators, pretrained)
-    recipe = training_recipe(visit, epochs)
-    seconds = train(net, rows.inputs, members, recipe, training_optimization(arch), on_epoch)
-    return Trained(net, (seconds,) * len(cells))
+    recipe = training_recipe(Visit.ALL if is_base else Visit.RETAIN, epochs)
+    return Trained(net, (train(net, rows.inputs, members, recipe, optimization, on_epoch),) * len(members))
 
 
 def make_scorers(problem: Problem, cells: Sequence[Cell], retrain: Trained) -> list[Scorer]:

@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 from tasks.files import ENTRY, KL_ROWS, MARGINS
 from tasks.step import Kind, Step, hash_of
 from tasks.store import Store
-from unlearn_core.audit.attack import ShadowAnswers, attack_floor, attack_networks, check_shadows, compare_rankings
+from unlearn_core.audit.attack import (
+    FIRST_SHADOW,
+    ShadowAnswers,
+    attack_floor,
+    attack_networks,
+    check_shadows,
+    compare_rankings,
+)
 from unlearn_core.audit.rows import audit_rows, forgotten_by
 from unlearn_core.audit.ulira import CURVE
 from unlearn_core.errors import BadInput
@@ -28,8 +35,6 @@ from unlearn_core.records import without_nonfinite
 from workflows.grid import cell_step, flat_settings
 from workflows.sources import Source
 
-FIRST_SHADOW = 1000
-"""Far from the grid's seeds and from those that settings are tuned on; even, for shadows come in pairs."""
 REFERENCES = ("base", "retrain")
 RANKED: Mapping[str, tuple[str, ...]] = {"ulira_auc": ("ulira", "auc"), "klom_forget": ("klom", "forget", "mean")}
 """What KL_f is compared with as a ranking of methods, and where it is in a row of the results."""

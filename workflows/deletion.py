@@ -42,6 +42,7 @@ from unlearn_core.forgetting.open_request import open_request
 from unlearn_core.forgetting.opening import Heldout
 from unlearn_core.forgetting.plan import ForgetSettings
 from unlearn_core.forgetting.request import read_request
+from unlearn_core.forgetting.shadows import AuditSettings
 from unlearn_core.forgetting.state import PreparedState, open_state
 from unlearn_core.grid import LabelSpace
 from unlearn_core.nets.make import Blueprint, blueprint
@@ -79,7 +80,7 @@ def run_request(arguments: argparse.Namespace, console: Console) -> int:
     def say(text: str) -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    settings, retrain = _settings(arguments), _retrain_settings(arguments)
+    settings, checks = _settings(arguments), _checks(arguments)
     _check_options(arguments, settings)
     if arguments.dry_run:
         files = read_files(arguments)
@@ -87,6 +88,8 @@ def run_request(arguments: argparse.Namespace, console: Console) -> int:
         request = open_request(**files.given)
         speaker.opened(request)
         speaker.planned(request.plan(ForgetSettings(**settings)))
+        if (audit := checks["audit"]) is not None:
+            speaker.auditing(audit)
         say("dry run: nothing was written")
         return 0
     with contextlib.ExitStack() as held:
@@ -97,7 +100,7 @@ def run_request(arguments: argparse.Namespace, console: Console) -> int:
             say(f"this is request {done.number} of {arguments.ledger}, and {arguments.out} has what came of it")
             code = 0
         else:
-            result = _answer(arguments, settings, retrain, ledger, console, say)
+            result = _answer(arguments, settings, checks, ledger, console, say)
             if result.withheld is not None:
                 say(f"{NOT_UNLEARNED}, nothing was written: {result.withheld}")
                 return EXIT_NOT_UNLEARNED
@@ -119,7 +122,7 @@ def run_request(arguments: argparse.Namespace, console: Console) -> int:
 def _answer(
     arguments: argparse.Namespace,
     settings: dict[str, Any],
-    retrain: RetrainSettings | None,
+    checks: dict[str, Any],
     ledger: HeldLedger | None,
     console: Console,
     say: Say,
@@ -144,7 +147,7 @@ def _answer(
             trust_ledger=arguments.trust_ledger,
             max_drop=math.inf if arguments.force else arguments.max_drop,
             force=arguments.force,
-            retrain=retrain,
+            **checks,
             observer=speaker,
             deliver=deliver,
         )
@@ -259,10 +262,14 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _retrain_settings(arguments: argparse.Namespace) -> RetrainSettings | None:
-    if arguments.verify_retrain is None:
-        return None
-    return RetrainSettings(arguments.verify_retrain, arguments.retrain_epochs, arguments.retrain_lr)
+def _checks(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What is trained anew to see how good it is."""
+    pairs, shadows = arguments.verify_retrain, arguments.audit
+    training = {"epochs": arguments.retrain_epochs, "lr": arguments.retrain_lr}
+    return {
+        "retrain": None if pairs is None else RetrainSettings(pairs=pairs, **training),
+        "audit": None if shadows is None else AuditSettings(shadows=shadows, **training),
+    }
 
 
 def _speaker(files: Files, arguments: argparse.Namespace, console: Console, say: Say) -> Speaker:
@@ -271,7 +278,7 @@ def _speaker(files: Files, arguments: argparse.Namespace, console: Console, say:
 
 def _check_options(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
     """Refuse at once what would be refused after minutes."""
-    ForgetSettings(**settings)
+    chosen = ForgetSettings(**settings)
     if (arguments.model is None) == (arguments.logits is None):
         raise BadInput("give the model as --model, or the logits of a black box as --logits: one of the two")
     if arguments.features and arguments.features_from:
@@ -279,9 +286,12 @@ def _check_options(arguments: argparse.Namespace, settings: dict[str, Any]) -> N
     if arguments.logits:
         if arguments.finalizer not in (None, "none"):
             raise BadInput(f"--finalizer {arguments.finalizer} needs the network's weights; a black box takes none")
-        if arguments.verify_retrain or arguments.features_from:
-            option = "--verify-retrain" if arguments.verify_retrain else "--features-from"
-            raise BadInput(f"{option} needs the network; of a black box only logits are known")
+        for option in ("verify_retrain", "audit", "features_from"):
+            if getattr(arguments, option):
+                name = option.replace("_", "-")
+                raise BadInput(f"--{name} needs the network; of a black box only logits are known")
+    if arguments.audit is not None:
+        AuditSettings.check(chosen)
     if arguments.check_prepared and arguments.prepared is None:
         raise BadInput("--check-prepared reads a prepared state again; name it with --prepared")
     if math.isnan(arguments.max_drop) or arguments.max_drop == -math.inf:

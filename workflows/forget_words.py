@@ -12,6 +12,7 @@ from unlearn_core.audit.membership import Attack
 from unlearn_core.audit.stein import stein_in_words
 from unlearn_core.data.labelled import LabelledSet
 from unlearn_core.errors import printable
+from unlearn_core.forgetting.audit_block import audit_in_words
 from unlearn_core.forgetting.content import Outcome, Predicted
 from unlearn_core.forgetting.forget import Observer
 from unlearn_core.forgetting.measure import Attacks, Change, Retrained, RetrainSettings, planned_change
@@ -19,6 +20,7 @@ from unlearn_core.forgetting.model_files import LoadedModel
 from unlearn_core.forgetting.open_request import OpenRequest
 from unlearn_core.forgetting.plan import Plan
 from unlearn_core.forgetting.request import NewRows
+from unlearn_core.forgetting.shadows import AuditSettings
 
 Say = Callable[[str], None]
 NO_TEST = (
@@ -141,6 +143,23 @@ class Speaker(Observer):
 
     def retraining(self, settings: RetrainSettings) -> None:
         self.say(f"retraining from scratch, {2 * settings.pairs} times")
+
+    def auditing(self, settings: AuditSettings, unlearning: float | None = None) -> None:
+        """Args: unlearning: the seconds that it took to unlearn this model, if they are known."""
+        took = "" if unlearning is None else f", which took {unlearning:.2g} s here"
+        self.say(
+            f"--audit {settings.shadows} trains {settings.shadows} shadow bases and as many shadow retrains, about "
+            f"{2 * settings.shadows} trainings of this model, and unlearns each base as this request is{took}"
+        )
+
+    def shadows_done(self, n_done: int, of: int) -> None:
+        self.say(f"  {n_done} of {of} shadows")
+
+    def audited(self, outcome: Outcome) -> None:
+        if outcome.audit is None:
+            self.say("no audit: this request left the model as an earlier one had made it")
+            return
+        self.say(f"audit, {audit_in_words(outcome.audit)}")
 
     def retrained(self, retrained: Retrained, n_forget: int) -> None:
         for check in retrained.checks:

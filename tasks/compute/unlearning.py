@@ -145,9 +145,8 @@ def compute_answers(steps: Sequence[Step], store: Store, cache: Cache) -> list[W
     chosen = _audit_rows(steps[0], store, cache)
 
     def writer(k: int) -> Write:
-        net, member = networks[k]
-        answers = answers_of(net, member, reference, k, chosen)
-        entry = {**without_nonfinite(dataclasses.asdict(reference.scorers[k].score(net, member))), **rows[k]}
+        answers = answers_of(networks[k], (reference.retrain.net, k), reference.problem, chosen)
+        entry = {**without_nonfinite(dataclasses.asdict(reference.scorers[k].score(*networks[k]))), **rows[k]}
 
         def write(directory: Path) -> None:
             write_json(directory / ENTRY, entry)

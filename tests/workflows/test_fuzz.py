@@ -496,7 +496,7 @@ PLACES = [
 
 
 def numbers() -> Iterator[Case]:
-    for option in ("--epochs", "--patience", "--batch-size", "--verify-retrain"):
+    for option in ("--epochs", "--patience", "--batch-size", "--verify-retrain", "--audit"):
         yield from (replace(good := forget(), arguments=(*good.arguments, option, value)) for value in COUNTS)
     for option in ("--lr", "--ridge", "--cap"):
         for value in NUMBERS:

@@ -13,10 +13,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unlearn_core.audit.rows import AuditRows, Rows
+from unlearn_core.audit.attack import ShadowAnswers
+from unlearn_core.audit.rows import AuditRows, RowNumbers
 from unlearn_core.audit.scoring import Scorer, log_posterior
 from unlearn_core.methods import RunSettings
 from unlearn_core.nets.stack import NetworkStack
+from unlearn_core.problem import Problem, Rows
 from unlearn_core.records import MethodRecord, Scores
 from unlearn_core.unlearning import Reference, run_method
 
@@ -49,22 +51,33 @@ def margins(logits: torch.Tensor, labels: torch.Tensor) -> Margins:
     return (own - others).float().cpu().numpy()
 
 
-def answers_of(net: NetworkStack, member: int, reference: Reference, k: int, rows: AuditRows) -> Answers:
-    """What one network says beside the retrain of cell ``k``."""
-    train, test = reference.problem.train, reference.problem.test
+def answers_of(network: Member, retrain: Member, problem: Problem, rows: AuditRows) -> Answers:
+    """What one network says beside a retrain; without held-out rows, nothing of them."""
+    train = problem.train
 
-    def asked(network: NetworkStack, place: int, where: Rows, inputs: torch.Tensor) -> torch.Tensor:
-        return network.logits(place, inputs, torch.from_numpy(where).to(inputs.device))
+    def asked(member: Member, where: RowNumbers, of: Rows) -> torch.Tensor:
+        net, place = member
+        return net.logits(place, of.inputs, torch.from_numpy(where).to(of.inputs.device))
 
-    found = {}
-    for part, where, of in (("forget", rows.forget, train), ("retain", rows.retain, train), ("test", rows.test, test)):
-        labels = of.label_tensor[torch.from_numpy(where).to(of.inputs.device)]
-        found[part] = margins(asked(net, member, where, of.inputs), labels)
-    log_p = log_posterior(asked(reference.retrain.net, k, rows.forget, train.inputs))
-    log_q = log_posterior(asked(net, member, rows.forget, train.inputs))
+    found = {"test": np.zeros(0, dtype=np.float32)}
+    for part, where, of in (
+        ("forget", rows.forget, train),
+        ("retain", rows.retain, train),
+        ("test", rows.test, problem.heldout),
+    ):
+        if of is not None:
+            labels = of.label_tensor[torch.from_numpy(where).to(of.inputs.device)]
+            found[part] = margins(asked(network, where, of), labels)
+    log_p, log_q = (log_posterior(asked(member, rows.forget, train)) for member in (retrain, network))
     p = log_p.exp()
     kl_rows = torch.where(p > 0, p * (log_p - log_q), 0.0).sum(0).float().cpu().numpy()
     return Answers(**found, kl_rows=kl_rows)
+
+
+def stacked(answers: Sequence[Answers]) -> ShadowAnswers:
+    """The answers of one network for each shadow, all of which forget the same rows."""
+    parts = (field.name for field in fields(Answers))
+    return ShadowAnswers(**{part: np.array([getattr(one, part) for one in answers], np.float64) for part in parts})
 
 
 class _Listener(Scorer):

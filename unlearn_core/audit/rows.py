@@ -12,7 +12,7 @@ from unlearn_core.errors import BadInput
 from unlearn_core.grid import Scenario
 from unlearn_core.seeding import derive_seed
 
-Rows = NDArray[np.int64]
+RowNumbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,9 +25,9 @@ class AuditRows:
         test: rows of the test set, whatever their class.
     """
 
-    forget: Rows
-    retain: Rows
-    test: Rows
+    forget: RowNumbers
+    retain: RowNumbers
+    test: RowNumbers
 
 
 def audit_rows(
@@ -47,9 +47,14 @@ def audit_rows(
         forgotten = np.flatnonzero(scenario_mask(scenario, key, fine_labels, 0))
     else:
         forgotten = pool_rows(pool, n_rows)
+    return draw_rows(forgotten, n_rows, n_test, most)
+
+
+def draw_rows(forgotten: RowNumbers, n_rows: int, n_test: int, most: int) -> AuditRows:
+    """At most ``most`` of the forgotten rows, of the others and of the test rows."""
     others = np.setdiff1d(np.arange(n_rows), forgotten)
 
-    def some(rows: Rows, name: str) -> Rows:
+    def some(rows: RowNumbers, name: str) -> RowNumbers:
         return np.sort(np.random.default_rng(derive_seed(0, "audit", name)).permutation(rows)[:most])
 
     return AuditRows(some(forgotten, "forget"), some(others, "retain"), some(np.arange(n_test), "test"))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unlearn_core.errors import BadInput, first_line
+from unlearn_core.forgetting.audit_block import audit_in_words, audit_problem
 from unlearn_core.forgetting.envelope import ENVELOPE_NAME, Envelope, in_toto_statement, is_envelope
 from unlearn_core.forgetting.keys import Signature, check_private_key, is_weak, read_public_key, sign
 from unlearn_core.records import without_nonfinite
@@ -243,7 +244,7 @@ def verify_certificate(
             else _check_signer(certificate, expected, public_key)
         )
         checks = [_check_document(text, certificate), signed, *_check_beside(certificate, path.parent)]
-    checks.append(_check_complete(certificate))
+    checks += [_check_complete(certificate), *_check_audit(certificate)]
     return checks + [_check_file(file, path.parent, elsewhere.get(file.role)) for file in files]
 
 
@@ -341,6 +342,14 @@ def _check_complete(certificate: Certificate) -> Check:
     if doubled := [role for role, count in counted.items() if count > 1]:
         return Check("files", Found.FAILED, f"two files are said to be the {doubled[0]}")
     return Check("files", Found.HOLDS, f"complete: {', '.join(counted)}")
+
+
+def _check_audit(certificate: Certificate) -> list[Check]:
+    """An audit, if there is one, must be one that could have been: it cannot be repeated from the files alone."""
+    if (audit := certificate.content.get("audit")) is None:
+        return []
+    problem = audit_problem(audit)
+    return [Check("audit", Found.HOLDS if problem is None else Found.FAILED, problem or audit_in_words(audit))]
 
 
 def _check_file(file: NamedFile, folder: Path, elsewhere: Path | None) -> Check:

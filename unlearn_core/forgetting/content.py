@@ -43,7 +43,8 @@ NOT_GUARANTEED: tuple[str, ...] = (
     "Differential privacy, or any bound for an attacker who reads probabilities or weights. Stein's bound is for one "
     "who sees labels drawn from the model's posterior at records drawn at random.",
     "That the records cannot be reconstructed or recognised as members. The loss attack in it is a weak one, and what it "
-    "finds means something only beside a retrain's; no other was run.",
+    "finds means something only beside a retrain's. The attacks of an audit, if one was run (see 'audit'), are on other "
+    "networks of the same recipe and read one answer to one record; whoever reads more may see more.",
     "Anything about features: a backbone, tokenizer or preprocessing that has seen the records still has.",
     "That the records are gone from backups, logs, caches, the data file itself, earlier copies of the model or "
     "models distilled "
@@ -119,6 +120,8 @@ class Outcome:
     """How close to a retrain it is, as far as that can be known without one; None without a prepared state."""
     prepared: Mapping[str, Any] | None = None
     """The prepared state that it started from."""
+    audit: Mapping[str, Any] | None = None
+    """What an attacker found in networks that were unlearned in the same way; None if there was no audit."""
 
     @property
     def unlearned(self) -> bool:
@@ -174,6 +177,7 @@ def make_certificate(outcome: Outcome, described: Described, history: Sequence[d
             "closeness": None if outcome.closeness is None else _closeness(outcome.closeness),
             "prepared": outcome.prepared,
             "retrain": None if outcome.retrained is None else outcome.retrained.entry(plan.n_forget),
+            "audit": outcome.audit,
             "history": list(history),
             "not_guaranteed": [
                 *BY_OUTCOME[outcome.judgement.outcome],

@@ -32,6 +32,7 @@ from unlearn_core.forgetting.open_request import OpenRequest, open_request
 from unlearn_core.forgetting.opening import Heldout, Model
 from unlearn_core.forgetting.plan import ForgetSettings, Plan
 from unlearn_core.forgetting.request import RecordList
+from unlearn_core.forgetting.shadows import AuditSettings, audit_request, can_be_audited
 from unlearn_core.forgetting.state import PreparedState
 from unlearn_core.nets.module import ModuleStack
 from unlearn_core.nets.stack import NetworkStack
@@ -47,6 +48,9 @@ class Observer:
     def carried_out(self, outcome: Outcome) -> None: ...
     def prepared(self, seconds: Mapping[str, float]) -> None: ...
     def retraining(self, settings: RetrainSettings) -> None: ...
+    def auditing(self, settings: AuditSettings, unlearning: float | None = None) -> None: ...
+    def shadows_done(self, n_done: int, of: int) -> None: ...
+    def audited(self, outcome: Outcome) -> None: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +108,7 @@ def forget(
     max_drop: float = math.inf,
     force: bool = False,
     retrain: RetrainSettings | None = None,
+    audit: AuditSettings | None = None,
     prepared: PreparedState | str | Path | None = None,
     observer: Observer | None = None,
     deliver: Deliver | None = None,
@@ -136,6 +141,8 @@ def forget(
         max_drop: refuse a model that loses more points of retained accuracy.
         force: deliver it though it was not unlearned; a ledger does not take it all the same.
         retrain: also retrain from scratch and certify the distance; needs a model that can be built anew.
+        audit: also train shadows, unlearn them in the same way, and certify what attacks find. It needs a
+            model that can be built anew, and takes about two trainings for each shadow.
         prepared: what ``prepare`` made of this model and these data, or its folder. The request then reads its own rows and
             a few others: features, labels and inputs may be memory maps of any length, and are not checked again.
         observer: hears how it goes.
@@ -154,6 +161,8 @@ def forget(
         budget=budget,
         stopping=stopping or Stopping(),
     )
+    if audit is not None:
+        audit.check(settings)
     hear = observer or Observer()
     with contextlib.ExitStack() as held:
         if ledger is not None and not isinstance(ledger, HeldLedger):
@@ -173,7 +182,10 @@ def forget(
         )
         if request.ledger is not None:
             request.ledger.check_signer(ledger_key, trust_ledger)
-        return _answer(request, model, settings, hear, max_drop, force, retrain, deliver, ledger_key)
+        if request.blueprint is None and (retrain is not None or audit is not None):
+            needs = "a retrain" if audit is None else "an audit"
+            raise BadInput(f"{needs} needs a model that can be built anew: an architecture by name, or a function")
+        return _answer(request, model, settings, hear, max_drop, force, retrain, audit, deliver, ledger_key)
 
 
 def _answer(
@@ -184,6 +196,7 @@ def _answer(
     max_drop: float,
     force: bool,
     retrain: RetrainSettings | None,
+    audit: AuditSettings | None,
     deliver: Deliver | None,
     ledger_key: Path | None,
 ) -> Forgotten:
@@ -201,12 +214,15 @@ def _answer(
             f"retained accuracy fell by {outcome.measured.drop:.2f} points, beyond --max-drop {max_drop:g}; try another "
             "--method or --finalizer, or write the model all the same with --force"
         )
-    if retrain is not None and withheld is None:
-        if request.blueprint is None:
-            raise BadInput("a retrain needs a model that can be built anew: an architecture by name, or a function")
+    if retrain is not None and request.blueprint is not None and withheld is None:
         hear.retraining(retrain)
         retrained = check_by_retraining(plan, outcome.posteriors, request.blueprint, retrain)
         outcome = replace(outcome, retrained=retrained)
+    if audit is not None and withheld is None:
+        if can_be_audited(request, outcome):
+            hear.auditing(audit, None if outcome.finalized is None else outcome.finalized.seconds)
+            outcome = replace(outcome, audit=audit_request(request, outcome, audit, hear.shadows_done))
+        hear.audited(outcome)
     certificate = make_certificate(outcome, request.described, request.ledger.history() if request.ledger else ())
     deployed = outcome.deployed(request.last)
     result = Forgotten(

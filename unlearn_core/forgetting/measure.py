@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +15,14 @@ from unlearn_core.audit.divergence import log_probabilities, mean_kl
 from unlearn_core.audit.membership import Attack, Matched, threshold_attack
 from unlearn_core.audit.stein import stein_block
 from unlearn_core.errors import BadInput
+from unlearn_core.forgetting.anew import TrainingSettings, train_anew
 from unlearn_core.forgetting.judgement import Losses
 from unlearn_core.forgetting.plan import Plan
 from unlearn_core.forgetting.subject import Subject
 from unlearn_core.nets.make import Blueprint
 from unlearn_core.nets.stack import NetworkStack
-from unlearn_core.recipes import Optimization, Visit, training_recipe
+from unlearn_core.recipes import Optimization
 from unlearn_core.seeding import derive_seed
-from unlearn_core.training import Member, train
 
 Array = NDArray[np.float64]
 
@@ -180,21 +179,16 @@ def attack_entry(found: Attack) -> dict[str, float]:
     return {"auc": found.auc, "from_chance": found.distance, "balanced_accuracy": found.two_sided_accuracy}
 
 
-@dataclass(frozen=True)
-class RetrainSettings:
-    """``pairs`` retrains, each with a second one for the floor. None: the architecture's own."""
+@dataclass(frozen=True, kw_only=True)
+class RetrainSettings(TrainingSettings):
+    """``pairs`` retrains, each with a second one for the floor."""
 
     pairs: int = 1
-    epochs: int | None = None
-    lr: float | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.pairs < 1:
             raise BadInput(f"{self.pairs} retrains are no check; ask for at least 1")
-        if self.epochs is not None and self.epochs < 1:
-            raise BadInput(f"{self.epochs} epochs train nothing; ask for at least 1")
-        if self.lr is not None and not (math.isfinite(self.lr) and self.lr > 0):
-            raise BadInput(f"learning rate {self.lr} of the retrain must be positive")
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,17 +236,13 @@ class Retrained:
 
 def check_by_retraining(plan: Plan, unlearned: Posteriors, how: Blueprint, settings: RetrainSettings) -> Retrained:
     """Retrain without the forgotten rows ``settings.pairs`` times, each with its floor, and measure the distance."""
-    optimization, epochs = how.training
-    if settings.lr is not None:
-        optimization = dataclasses.replace(optimization, lr=settings.lr)
-    epochs = settings.epochs or epochs
+    training = settings.of(how)
     checks, base, matched = [], base_posteriors(plan.subject), _matched(plan, plan.forget)
     for k in range(settings.pairs):
         started = time.perf_counter()
         seed = plan.settings.seed + k
         retrain, floor = (
-            network_posteriors(plan.subject, _train(plan, how, optimization, epochs, seed, role))
-            for role in ("retrain", "floor")
+            network_posteriors(plan.subject, _train(plan, how, training, seed, role)) for role in ("retrain", "floor")
         )
         models = {"base": base, "target": target_posteriors(plan), "unlearned": unlearned, "floor": floor}
         checks.append(
@@ -264,21 +254,9 @@ def check_by_retraining(plan: Plan, unlearned: Posteriors, how: Blueprint, setti
                 attack=attack(plan, retrain, matched),
             )
         )
-    return Retrained(tuple(checks), optimization, epochs)
+    return Retrained(tuple(checks), *training)
 
 
-def _train(plan: Plan, how: Blueprint, optimization: Optimization, epochs: int, seed: int, role: str) -> NetworkStack:
-    rows, base = plan.subject.all_rows.train, plan.subject.net
-    if base is None:
-        raise BadInput("a black box cannot be retrained; leave --verify-retrain out, or give the network")
-    net = how.fresh(base, rows.inputs[:2], derive_seed(seed, role, "weights"))
-    if net.n_classes != base.n_classes:
-        raise BadInput(
-            f"{how.name} builds {net.n_classes} classes and the model has {base.n_classes}; mend the function"
-        )
-    member = Member(seed, role, rows.label_tensor, torch.from_numpy(plan.forget_of_all))
-    with torch.random.fork_rng():
-        torch.manual_seed(derive_seed(seed, role, "noise"))  # dropout draws from torch's own stream
-        train(net, rows.inputs, [member], training_recipe(Visit.RETAIN, epochs), optimization)
-    net.use_batch_statistics(False)
-    return net
+def _train(plan: Plan, how: Blueprint, training: tuple[Optimization, int], seed: int, role: str) -> NetworkStack:
+    draw = derive_seed(seed, role, "weights")
+    return train_anew(plan.subject, how, role, [draw], [seed], plan.forget_of_all, training).net

@@ -220,7 +220,7 @@ class OpenRequest:
     def carry_out(self, plan: Plan) -> Outcome:
         """Write the target into the network and measure what came of it."""
         start = self.subject.net if self.last is None else self.last
-        finalized = None if plan.choice.method is None else self._finalize(plan, start)
+        finalized = None if plan.choice.method is None else self.finalize(plan, start)
         net = None if finalized is None or finalized.net is None else self.round_to_file(finalized.net)
         if finalized is not None and plan.settings.finalizer == "none":
             posteriors = target_posteriors(plan)
@@ -296,7 +296,8 @@ class OpenRequest:
         )
         return Predicted(verdict.why, before, after)
 
-    def _finalize(self, plan: Plan, start: NetworkStack | None) -> Finalized:
+    def finalize(self, plan: Plan, start: NetworkStack | None) -> Finalized:
+        """Make of the network what the plan says; distillation goes on from ``start``, all else from the base."""
         finalizer, base, rows = plan.settings.finalizer, self.subject.net, self.subject.problem.train
         if plan.family is Family.EDIT:
             return self._edit(plan)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from unlearn_core.forgetting.certificate import arrays_sha256, state_sha256
 from unlearn_core.nets.module import PENULTIMATE, ModuleStack
 from unlearn_core.nets.resnet import ResNetStack
 from unlearn_core.nets.stack import NetworkStack
+from unlearn_core.preparations import Kept
 from unlearn_core.problem import Problem, Rows
 from unlearn_core.proxies.points import Points
 
@@ -102,6 +103,27 @@ class Subject:
     def seen_by_proxies(self) -> str:
         """Where the features come from, for people."""
         return "given" if self.feature_source is None else str(self.feature_source)
+
+    def of_network(self, net: NetworkStack) -> Subject:
+        """The same rows as another network sees them.
+
+        Features that come from a layer are then its own, and nothing is prepared of them: prepare it of ``all_rows``.
+        """
+        source, problem, whole = self.feature_source, self.problem, self.whole
+
+        def seen(rows: Rows) -> Rows:
+            return replace(rows, features=source and source(net, rows.inputs), load_inputs=lambda: rows.inputs)
+
+        if source is not None:
+            heldout, kept = None if problem.heldout is None else seen(problem.heldout), Kept()
+            problem = replace(problem, train=seen(problem.train), heldout=heldout, prepared=kept)
+            whole = None if whole is None else replace(whole, train=seen(whole.train), prepared=kept)
+
+        def says(rows: Rows) -> NDArray[np.float64]:
+            return net.logits(0, rows.inputs).double().cpu().numpy()
+
+        held = None if problem.heldout is None else Points(problem.heldout.seen, says(problem.heldout))
+        return Subject(problem, problem.training_points(says(problem.train)), held, net, source, whole)
 
     @property
     def data_sha256(self) -> str:

@@ -108,12 +108,12 @@ class NamedBlueprint:
             )
         return net, layout
 
-    def fresh(self, like: NetworkStack, sample: torch.Tensor, seed: int) -> NetworkStack:
-        """New weights, drawn from the seed, in a network shaped ``like`` another."""
-        generator = torch.Generator().manual_seed(seed)
+    def fresh(self, like: NetworkStack, sample: torch.Tensor, seed: int, *more: int) -> NetworkStack:
+        """New weights, drawn from each seed, in networks shaped ``like`` another; only heads are stacked."""
+        generators = [torch.Generator().manual_seed(one) for one in (seed, *more)]
         if isinstance(like, HeadStack):  # whose hidden layers need not be as wide as ours
-            return HeadStack.initialise(like.widths, [generator], sample.device)
-        return fresh_network(self.name, sample, like.n_classes, [generator])
+            return HeadStack.initialise(like.widths, generators, sample.device)
+        return fresh_network(self.name, sample, like.n_classes, generators)
 
 
 def infer_head(tensors: State, sample: torch.Tensor, known: Naming | None, source: str) -> NamedBlueprint:
@@ -150,7 +150,9 @@ class FactoryBlueprint:
         naming = find_prefix(tensors, module.state_dict())
         return ModuleStack(module, sample, sample.device).with_state(naming.to_network(tensors)), naming
 
-    def fresh(self, like: NetworkStack, sample: torch.Tensor, seed: int) -> ModuleStack:
+    def fresh(self, like: NetworkStack, sample: torch.Tensor, seed: int, *more: int) -> ModuleStack:
+        if more:
+            raise ValueError(f"modules train one at a time, not {1 + len(more)}")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return ModuleStack(self._built(like.n_classes), sample, sample.device)

@@ -97,7 +97,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "also retrain from scratch N times, or once, each time with a second retrain as the floor, and certify the "
     )
     add("--verify-retrain", nargs="?", const=1, **COUNT, help=retrain + "distance (default: no retrain)")
-    add("--retrain-epochs", **COUNT, help="train those this long (default: 50, for resnet18 20)")
+    audit = (
+        "also train N networks with the records and N without, unlearn the former in the same way, and certify whether "
+    )
+    audit += "an attacker can tell them apart; takes about 2 N trainings, and N is at least 8 (default: no audit)"
+    add("--audit", **COUNT, help=audit)
+    add("--retrain-epochs", **COUNT, help="train all of those this long (default: 50, for resnet18 20)")
     add("--retrain-lr", type=float, metavar="LR", help="at this learning rate (default: 1e-3, for resnet18 1e-4)")
 
     group = parser.add_argument_group("output")

@@ -113,6 +113,15 @@ def bad_cases(folder: Path, digits: Path) -> dict[str, tuple[list[object], str]]
             ["--logits", digits / "fine_logits.npz", *features, *request, "--verify-retrain"],
             "--verify-retrain needs the network",
         ),
+        "black box audited": (
+            ["--logits", digits / "fine_logits.npz", *features, *request, "--audit", 16],
+            "--audit needs the network",
+        ),
+        "few shadows": ([*model, *features, *request, "--audit", 7], "ask for 8, 12"),
+        "no network to audit": (
+            [*model, *features, *request, "--audit", 16, "--finalizer", "none"],
+            "use kl or mse",
+        ),
         "key": ([*model, *features, *request, "--sign", folder / "missing.pem"], "no key at"),
         "name": ([*model, *features, *request, "--register", "a/b"], "is no name for MLflow"),
         "cap": ([*model, *features, *request, "--cap", 0], "cap 0.0 must be positive"),
