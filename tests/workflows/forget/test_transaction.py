@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 from tests.processes import run
 from unlearn_core.forgetting.ledger import Ledger, hold_ledger
+from workflows.output_folder import hold_output
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -136,6 +137,22 @@ def test_a_request_waits_for_the_ledger_no_longer_than_it_is_told_to(unlearn_her
     assert re.search(r"still in use after 1 s, by process \d+ on .*--wait SECONDS", refused.err)
     assert not (place / "out-a").exists()
     assert unlearn_here(*asked(place, "a", "--wait", 0)).code == 0
+
+
+def test_one_request_at_a_time_writes_into_a_folder(unlearn_here, place):
+    """Two at once, without a ledger, used to end with the files of both in one folder."""
+    alone = [word for word in asked(place, "a") if word not in ("--ledger", place / "ledger")]
+    with hold_output(place / "out-a"):
+        for command in (alone, [*alone, "--force"], asked(place, "a")):
+            refused = unlearn_here(*command)
+            assert refused.code == 2
+            assert re.fullmatch(rf"unlearn: .*out-a is being written by process {os.getpid()} on .*\n", refused.err)
+            assert [path.name for path in (place / "out-a").iterdir()] == [".lock"]
+    assert not (place / "out-a").exists()
+    assert not (place / "ledger").exists()
+    answer = unlearn_here(*alone)
+    assert answer.code == 0, answer.err
+    assert not left_behind(place)
 
 
 def test_a_note_of_somebody_elses_moves_and_removes_nothing(unlearn_here, place):
