@@ -57,6 +57,13 @@ def test_what_was_not_unlearned_is_not_written_unless_forced(unlearn_here, asked
     assert "ok       measured again" in verified.out
 
 
+def test_a_base_that_knows_nothing_is_warned_of_in_the_terminal(unlearn_here, asked, tmp_path):
+    """Its classes in another order."""
+    state = {"layers.0.weight": 2 * torch.eye(4)[[1, 2, 0]], "layers.0.bias": torch.zeros(3)}
+    save_file(state, tmp_path / "w.safetensors")
+    assert "WARNING: the base is right on" in unlearn_here(*asked, "--finalizer", "none").out
+
+
 def test_a_processor_does_not_call_the_base_unlearned(unlearn_here, asked, tmp_path):
     answer = unlearn_here(*asked, "--finalizer", "none")
     assert answer.code == 0, answer.err
