@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from safetensors.torch import save_file
 
 from unlearn_core.forgetting.certificate import Certificate, read_certificate
-from unlearn_core.forgetting.envelope import Envelope, pre_authentication_encoding
+from unlearn_core.forgetting.envelope import Envelope, envelope_text, pre_authentication_encoding
 
 
 @pytest.fixture
@@ -132,6 +132,10 @@ def test_a_changed_or_foreign_envelope_fails(unlearn_here, signed, tmp_path):
     place.write_text(json.dumps({**envelope, "payload": forged}))
     assert unlearn_here("verify", place, *vouched).code == 1
     assert "FAILED   envelope" in unlearn_here("verify", out / "certificate.json").out
+    place.write_text(
+        envelope_text(statement["predicate"], tmp_path / "key.pem")
+    )  # the signer's own, of another certificate
+    assert "certificate.dsse.json is of another certificate" in unlearn_here("verify", out / "certificate.json").out
     for junk in ({}, {"payloadType": 1}, {**envelope, "payload": "?"}, {**envelope, "signatures": [1]}):
         place.write_text(json.dumps({"payloadType": "x", **junk}))
         assert unlearn_here("verify", place, *vouched).code == 2
