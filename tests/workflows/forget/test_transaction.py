@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 from tests.processes import run
 from unlearn_core.forgetting.ledger import Ledger, hold_ledger
+from unlearn_core.forgetting.scratch import Scratch
 from workflows.output_folder import hold_output
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -139,9 +140,27 @@ def test_a_request_waits_for_the_ledger_no_longer_than_it_is_told_to(unlearn_her
     assert unlearn_here(*asked(place, "a", "--wait", 0)).code == 0
 
 
+def without_a_ledger(place: Path) -> list[object]:
+    return [word for word in asked(place, "a") if word not in ("--ledger", place / "ledger")]
+
+
+def test_what_a_killed_request_left_is_removed_by_the_next(unlearn_here, place):
+    (place / "out-a").mkdir()
+    living, *dead = (Scratch(folder) for folder in (place, place, place / "out-a"))
+    for left in dead:
+        (left.path / "w.safetensors").write_text("half of it")
+        left.leave()
+    answer = unlearn_here(*without_a_ledger(place))
+    assert answer.code == 0, answer.err
+    assert not any(left.path.exists() for left in dead)
+    assert living.path.is_dir(), "another request is writing there"
+    living.remove()
+    assert not left_behind(place)
+
+
 def test_one_request_at_a_time_writes_into_a_folder(unlearn_here, place):
     """Two at once, without a ledger, used to end with the files of both in one folder."""
-    alone = [word for word in asked(place, "a") if word not in ("--ledger", place / "ledger")]
+    alone = without_a_ledger(place)
     with hold_output(place / "out-a"):
         for command in (alone, [*alone, "--force"], asked(place, "a")):
             refused = unlearn_here(*command)
