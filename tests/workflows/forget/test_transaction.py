@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from safetensors.torch import save_file
 
 from tests.processes import run
@@ -172,6 +174,18 @@ def test_one_request_at_a_time_writes_into_a_folder(unlearn_here, place):
     answer = unlearn_here(*alone)
     assert answer.code == 0, answer.err
     assert not left_behind(place)
+
+
+def test_a_signed_ledger_is_gone_on_with_by_its_signer_alone(unlearn_here, place):
+    for name in ("mine", "theirs"):
+        key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        (place / f"{name}.pem").write_bytes(key)
+    assert unlearn_here(*asked(place, "a", "--sign", place / "mine.pem")).code == 0
+    for more, message in (((), "sign this one too"), (("--sign", place / "theirs.pem"), "is not signed by")):
+        refused = unlearn_here(*asked(place, "b", *more))
+        assert (refused.code, message in refused.err) == (2, True), refused.err
+        assert not (place / "out-b").exists()
+    assert len(Ledger.read(place / "ledger").entries) == 1
 
 
 def test_a_note_of_somebody_elses_moves_and_removes_nothing(unlearn_here, place):
