@@ -214,7 +214,7 @@ def faults(round_: Path, n_requests: int) -> list[str]:
 def _left(round_: Path) -> Iterator[Path]:
     ours = {"ledger.json", *(Ledger.read(round_ / "ledger").files or {}).values()}
     yield from (path for path in (round_ / "ledger").iterdir() if path.name not in ours)
-    yield from round_.glob("**/.unlearn-*")
+    yield from (path for name in (".unlearn-*", ".lock") for path in round_.glob(f"**/{name}"))
 
 
 def _digest(certificate: Path) -> str:

@@ -49,7 +49,7 @@ from unlearn_core.nets.make import Blueprint, blueprint
 from unlearn_core.problem import as_inputs
 from unlearn_core.recipes import Stopping
 from workflows.forget_words import NO_TEST, Say, Speaker, say_model
-from workflows.output_folder import OutputFolder, request_in, settle
+from workflows.output_folder import OutputFolder, hold_output, request_in, settle
 
 PAGE_NAME = "certificate.html"
 TIMED_ROWS = 20_000
@@ -96,6 +96,7 @@ def run_request(arguments: argparse.Namespace, console: Console) -> int:
         ledger = None
         if arguments.ledger is not None:
             ledger = held.enter_context(hold_ledger(arguments.ledger, arguments.wait, say))
+        held.enter_context(hold_output(arguments.out))
         if ledger is not None and (done := _answered_before(arguments, ledger)) is not None:
             say(f"this is request {done.number} of {arguments.ledger}, and {arguments.out} has what came of it")
             code = 0

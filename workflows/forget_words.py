@@ -106,7 +106,8 @@ class Speaker(Observer):
                 f"KL(target||model) on watched rows {done.scores[0]:.4g} -> {done.scores[done.best_epoch]:.4g}"
             )
         elif done is not None:
-            self.say(f"{outcome.plan.choice.method}: {done.ended}, {done.seconds:.3g} s")
+            took = f", {done.seconds:.3g} s" if done.seconds else ""
+            self.say(f"{outcome.plan.choice.method}: {done.ended}{took}")
         if done is not None:
             self.say(f"{outcome.judgement.outcome}: {outcome.judgement.why}")
         if outcome.net is None and not outcome.processed:
@@ -127,7 +128,8 @@ class Speaker(Observer):
             self.say("no loss attack: there are no held-out rows of the records' classes")
             return
         found = f"{_attack(attacks.before)} -> {_attack(attacks.after)}, by chance up to {attacks.before.chance:.3f}"
-        self.say(f"loss attack on the records, AUC (its distance from 0.5): {found}")
+        beside = "; a retrain may be as far from 0.5: --verify-retrain shows it" if attacks.after.stands_out else ""
+        self.say(f"loss attack on the records, AUC (its distance from 0.5): {found}{beside}")
 
     def _say_closeness(self, predicted: Predicted) -> None:
         if predicted.before is None or predicted.after is None:

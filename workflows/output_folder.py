@@ -4,12 +4,14 @@ Files are written into a scratch folder and take their places at the end, the ce
 entry is what makes the request count; a note in its folder, ``delivery-0003.json``, says where the files of request 3
 wait and where they go. A process that dies leaves the note. The same command, given again, finds it: if the ledger
 has the entry, it puts the files in place; if not, it removes them and begins anew.
+
+One request at a time writes into a folder: it holds the folder's lock (``hold_output``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from unlearn_core.durable import replace_text, sync
 from unlearn_core.errors import BadInput, first_line
 from unlearn_core.forgetting.certificate import FILE_NAME, Certificate, read_certificate
 from unlearn_core.forgetting.ledger import Entry, Ledger
+from unlearn_core.forgetting.locks import FileLock, NoLocks, hold_folder
 from unlearn_core.forgetting.model_files import OUTPUT_NAMES
 from unlearn_core.forgetting.scratch import NAME, Keep, Scratch, clean_scratch, remove_scratch
 
@@ -52,11 +55,22 @@ class Delivery:
                 yield delivery
 
 
+def hold_output(out: Path) -> contextlib.AbstractContextManager[None]:
+    """Hold a folder against other requests; whoever comes second is refused, for the first leaves a certificate there."""
+
+    def take(lock: FileLock) -> None:
+        with contextlib.suppress(NoLocks):  # it is written all the same
+            if not lock.acquire():
+                raise BadInput(f"{out} is being written by {lock.holder()}; name another --out, or try again later")
+
+    return hold_folder(out, f"to {out}", take)
+
+
 class OutputFolder:
-    """Files are written into ``staging``, a folder beside or within ``out``, and take their places in it on ``commit``.
+    """Files are written into ``staging``, a folder within ``out``, and take their places in it on ``commit``.
 
     Making that folder is also the proof that ``out`` can be written, before any work is done. What dead processes
-    left there is removed. ``ledger`` must be held by the caller.
+    left there is removed. ``out`` and ``ledger`` must be held by the caller.
     """
 
     def __init__(self, out: Path, force: bool, ledger: Path | None = None) -> None:
@@ -66,12 +80,9 @@ class OutputFolder:
         self._committed: bool = False
         if (self.out / FILE_NAME).exists() and not force:
             raise BadInput(f"{out} already holds a certificate; name another --out, or write over it with --force")
-        place = _nearest(self.out)
-        if not place.is_dir():
-            raise BadInput(f"cannot write to {out}: {place} is no folder; name another --out")
-        _clean_beside(self.out)
+        _clean(self.out)
         try:
-            self._scratch: Scratch = Scratch(place, "" if self._ledger is None else str(self._ledger))
+            self._scratch: Scratch = Scratch(self.out, "" if self._ledger is None else str(self._ledger))
         except OSError as error:
             raise BadInput(f"cannot write to {out} ({error.strerror or error}); name another --out") from error
         self.staging: Path = self._scratch.path
@@ -112,7 +123,6 @@ class OutputFolder:
 
 
 def _place(staging: Path, out: Path, obsolete: Iterable[str]) -> None:
-    out.mkdir(parents=True, exist_ok=True)
     files = sorted(staging.iterdir(), key=lambda path: path.name == FILE_NAME)
     for name in set(obsolete) - {path.name for path in files}:
         (out / name).unlink(missing_ok=True)
@@ -121,16 +131,9 @@ def _place(staging: Path, out: Path, obsolete: Iterable[str]) -> None:
     sync(out)
 
 
-def _nearest(out: Path) -> Path:
-    """The folder, or the first of those around it that exists."""
-    while not os.path.lexists(out):
-        out = out.parent
-    return out
-
-
-def _clean_beside(out: Path) -> None:
-    """Remove what dead processes left where the files of ``out`` are written before they take their places."""
-    for left in {_nearest(out), out.parent}:
+def _clean(out: Path) -> None:
+    """Remove what dead processes left in a folder, and beside it, where it was written before folders were held."""
+    for left in (out, out.parent):
         clean_scratch(left, _is_awaited)
 
 
@@ -157,7 +160,7 @@ def settle(ledger: Ledger, out: Path) -> None:
             _finish(delivery)
         delivery.note.unlink(missing_ok=True)
         remove_scratch(delivery.scratch, _is_another_ledgers(ledger.folder))
-    _clean_beside(out.absolute())
+    _clean(out.absolute())
 
 
 def request_in(out: Path, ledger: Ledger) -> tuple[Entry, Certificate] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from unlearn_core import forget
@@ -68,6 +70,45 @@ def test_without_transformers_there_is_one_clear_line(tmp_path, monkeypatch):
     with pytest.raises(BadInput, match="needs the package transformers, which is not installed") as refusal:
         blueprint(f"hf:{tmp_path}")
     assert len(str(refusal.value).splitlines()) == 1
+
+
+class Vit(nn.Module):
+    """As transformers builds a classifier from its configuration."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__()
+        self.classifier: nn.Linear = nn.Linear(3, config["classes"])
+
+    def forward(self, pixel_values: torch.Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.classifier(pixel_values.mean((2, 3))))
+
+
+def test_a_classifier_of_transformers_is_built_from_its_folder(tmp_path, monkeypatch):
+    """The package is not a dependency, so that a stand-in with its calls takes its place: from the disk, no remote code."""
+
+    def read_config(folder: Path, local_files_only: bool, trust_remote_code: bool) -> dict[str, Any]:
+        assert (local_files_only, trust_remote_code) == (True, False)
+        return json.loads((folder / "config.json").read_text())
+
+    def build(config: dict[str, Any], trust_remote_code: bool) -> Vit:
+        assert not trust_remote_code
+        return Vit(config)
+
+    stand_in = SimpleNamespace(
+        AutoConfig=SimpleNamespace(from_pretrained=read_config),
+        AutoModelForImageClassification=SimpleNamespace(from_config=build),
+    )
+    monkeypatch.setitem(sys.modules, "transformers", stand_in)
+    torch.manual_seed(0)
+    net = Vit({"classes": 5})
+    (tmp_path / "config.json").write_text(json.dumps({"classes": 5}))
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.5] * 3, "image_std": [0.2] * 3}))
+    save_file(net.state_dict(), tmp_path / "model.safetensors")
+    model = load_model(tmp_path / "model.safetensors", blueprint(f"hf:{tmp_path}"), IMAGES)
+    with torch.no_grad():
+        expected = net((IMAGES.permute(0, 3, 1, 2) / 255 - 0.5) / 0.2).logits
+    torch.testing.assert_close(model.net.logits(0, IMAGES), expected)
+    assert "images are normalised as preprocessor_config.json says" in model.understood
 
 
 class Answers(nn.Module):

@@ -261,6 +261,17 @@ def test_help_teaches():
         assert words in text
 
 
+def test_help_says_where_code_of_the_users_runs():
+    for command, words in (
+        (
+            "forget",
+            "PACKAGE.MODULE:FUNCTION that builds a torch.nn.Module whose output is its logits: it is imported and run",
+        ),
+        ("verify", "builds the model, so code that it names runs"),
+    ):
+        assert words in " ".join(unlearn(command, "--help").stdout.split())
+
+
 def test_help_lists_every_command_with_its_purpose():
     shown = unlearn("--help").stdout
     for command in (command for _, group in COMMANDS for command in group):

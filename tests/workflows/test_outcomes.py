@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from safetensors.torch import save_file
 
 from unlearn_core.forgetting.certificate import Certificate, read_certificate
-from unlearn_core.forgetting.envelope import Envelope, pre_authentication_encoding
+from unlearn_core.forgetting.envelope import Envelope, envelope_text, pre_authentication_encoding
 
 
 @pytest.fixture
@@ -55,6 +55,13 @@ def test_what_was_not_unlearned_is_not_written_unless_forced(unlearn_here, asked
     assert verified.code == 0, verified.out
     assert "it says: not unlearned" in verified.out
     assert "ok       measured again" in verified.out
+
+
+def test_a_base_that_knows_nothing_is_warned_of_in_the_terminal(unlearn_here, asked, tmp_path):
+    """Its classes in another order."""
+    state = {"layers.0.weight": 2 * torch.eye(4)[[1, 2, 0]], "layers.0.bias": torch.zeros(3)}
+    save_file(state, tmp_path / "w.safetensors")
+    assert "WARNING: the base is right on" in unlearn_here(*asked, "--finalizer", "none").out
 
 
 def test_a_processor_does_not_call_the_base_unlearned(unlearn_here, asked, tmp_path):
@@ -125,6 +132,10 @@ def test_a_changed_or_foreign_envelope_fails(unlearn_here, signed, tmp_path):
     place.write_text(json.dumps({**envelope, "payload": forged}))
     assert unlearn_here("verify", place, *vouched).code == 1
     assert "FAILED   envelope" in unlearn_here("verify", out / "certificate.json").out
+    place.write_text(
+        envelope_text(statement["predicate"], tmp_path / "key.pem")
+    )  # the signer's own, of another certificate
+    assert "certificate.dsse.json is of another certificate" in unlearn_here("verify", out / "certificate.json").out
     for junk in ({}, {"payloadType": 1}, {**envelope, "payload": "?"}, {**envelope, "signatures": [1]}):
         place.write_text(json.dumps({"payloadType": "x", **junk}))
         assert unlearn_here("verify", place, *vouched).code == 2

@@ -38,7 +38,7 @@ from unlearn_core.forgetting.ledger_entries import (
     rows_sha256,
     sign_head,
 )
-from unlearn_core.forgetting.locks import LOCK_NAME, FileLock, wait_for
+from unlearn_core.forgetting.locks import FileLock, hold_folder, wait_for
 from unlearn_core.forgetting.scratch import Scratch, clean_scratch
 from unlearn_core.proxies.statistics import Moments
 
@@ -311,23 +311,17 @@ def hold_ledger(
         waiting: told once, if somebody else holds it.
     """
     Ledger.open(folder)  # so that no lock is put where no ledger may be
-    lock = FileLock(folder / LOCK_NAME)
-    made: list[Path] = []
-    try:
-        while not lock.held:
-            made += _make_folders(folder)
-            with contextlib.suppress(FileNotFoundError):  # another request made the folder, wrote nothing, removed it
-                wait_for(lock, f"the ledger {folder}", wait, waiting)
+
+    def take(lock: FileLock) -> None:
+        wait_for(lock, f"the ledger {folder}", wait, waiting)
+
+    with hold_folder(folder, f"the ledger to {folder}", take, mode=0o700):
         _clean(folder)
-        yield HeldLedger(folder)
-    finally:
-        if lock.held:
+        try:
+            yield HeldLedger(folder)
+        finally:
             with contextlib.suppress(BadInput, OSError):  # the next request tries again
                 _clean(folder)
-        lock.release()
-        for empty in reversed(made):
-            with contextlib.suppress(OSError):  # not empty, or somebody else's by now
-                empty.rmdir()
 
 
 def _clean(folder: Path) -> None:
@@ -337,18 +331,6 @@ def _clean(folder: Path) -> None:
     for name in os.listdir(folder):
         if re.fullmatch(UNFINISHED, name) and name not in known:
             (folder / name).unlink(missing_ok=True)
-
-
-def _make_folders(folder: Path) -> list[Path]:
-    """Make a folder for its owner alone; returns which were missing, the outermost first."""
-    missing = list(itertools.takewhile(lambda place: not place.exists(), (folder, *folder.parents)))[::-1]
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(
-            f"cannot write the ledger to {folder} ({error.strerror or error}); name another folder"
-        ) from error
-    return missing
 
 
 def _damaged(path: Path, error: Exception) -> BadInput:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -112,3 +113,37 @@ def wait_for(lock: FileLock, what: str, seconds: float, waiting: Callable[[str],
             waiting(f"{what} is in use by {lock.holder()}; waiting for up to {seconds:g} s")
             told = True
         time.sleep(min(POLL, max(0.0, deadline - time.monotonic())))
+
+
+@contextlib.contextmanager
+def hold_folder(folder: Path, what: str, take: Callable[[FileLock], None], mode: int = 0o777) -> Iterator[None]:
+    """Hold the lock in a folder, which is made if it is missing, and removed if it stays empty.
+
+    Args:
+        what: is written there, for messages.
+        take: acquires the lock, or refuses.
+        mode: of a folder that is made.
+    """
+    lock, made = FileLock(folder / LOCK_NAME), list[Path]()
+    try:
+        while True:
+            made += _make_folders(folder, what, mode)
+            with contextlib.suppress(FileNotFoundError):  # another request made the folder, wrote nothing, removed it
+                take(lock)
+                break
+        yield
+    finally:
+        lock.release()
+        for empty in reversed(made):
+            with contextlib.suppress(OSError):  # not empty, or somebody else's by now
+                empty.rmdir()
+
+
+def _make_folders(folder: Path, what: str, mode: int) -> list[Path]:
+    """Returns which were missing, the outermost first."""
+    missing = list(itertools.takewhile(lambda place: not place.exists(), (folder, *folder.parents)))[::-1]
+    try:
+        folder.mkdir(mode=mode, parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"cannot write {what} ({error.strerror or error}); name another folder") from error
+    return missing

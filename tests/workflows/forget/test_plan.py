@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
+
+from tests.processes import run
 
 ROOT = Path(__file__).resolve().parents[3]
 SUBJECT = 30
@@ -116,6 +119,33 @@ def test_the_example_of_the_docs_a_failure_and_a_resumed_run(unlearn_here, plan)
     for name in ("churn", "fraud", "broken"):
         checked = unlearn_here("verify", plan / "forgotten" / name / "certificate.json")
         assert checked.code == 0, checked.out
+
+
+WHO = """import os
+from pathlib import Path
+from torch import nn
+Path("who").write_bytes(Path(f"/proc/{os.getppid()}/cmdline").read_bytes())
+
+
+def build():
+    return nn.Linear(5, 2)
+"""
+
+
+@pytest.mark.slow
+def test_the_models_of_a_plan_are_steps_on_ray(plan, cluster, ray_environment):
+    """One of them is built by a function, which notes whose child it runs in."""
+    (plan / "nets_of_the_plan.py").write_text(WHO)
+    built = 'model = "nets_of_the_plan:build"\nweights = "fraud.pt"'
+    (plan / "models.toml").write_text(example().replace('model = "fraud.pt"', built))
+    words = [word for word in asked(plan, "--address", cluster, "--workers", 2) if word != "--local"]
+    for done_before in (0, 2):
+        ended = run([sys.executable, "-m", "workflows", *words], plan, ray_environment)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        assert ended.stdout.count("(done before)") == done_before
+    assert (plan / "who").read_bytes().startswith(b"ray::Worker")
+    assert [certificate(plan, name)["outcome"] for name in ("churn", "fraud")] == ["unlearned"] * 2
+    assert "forgotten in 2 of 2 models" in (plan / "forgotten" / "summary.html").read_text()
 
 
 @pytest.mark.slow

@@ -13,10 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from safetensors.torch import save_file
 
 from tests.processes import run
 from unlearn_core.forgetting.ledger import Ledger, hold_ledger
+from unlearn_core.forgetting.scratch import Scratch
+from workflows.output_folder import hold_output
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -136,6 +140,52 @@ def test_a_request_waits_for_the_ledger_no_longer_than_it_is_told_to(unlearn_her
     assert re.search(r"still in use after 1 s, by process \d+ on .*--wait SECONDS", refused.err)
     assert not (place / "out-a").exists()
     assert unlearn_here(*asked(place, "a", "--wait", 0)).code == 0
+
+
+def without_a_ledger(place: Path) -> list[object]:
+    return [word for word in asked(place, "a") if word not in ("--ledger", place / "ledger")]
+
+
+def test_what_a_killed_request_left_is_removed_by_the_next(unlearn_here, place):
+    (place / "out-a").mkdir()
+    living, *dead = (Scratch(folder) for folder in (place, place, place / "out-a"))
+    for left in dead:
+        (left.path / "w.safetensors").write_text("half of it")
+        left.leave()
+    answer = unlearn_here(*without_a_ledger(place))
+    assert answer.code == 0, answer.err
+    assert not any(left.path.exists() for left in dead)
+    assert living.path.is_dir(), "another request is writing there"
+    living.remove()
+    assert not left_behind(place)
+
+
+def test_one_request_at_a_time_writes_into_a_folder(unlearn_here, place):
+    """Two at once, without a ledger, used to end with the files of both in one folder."""
+    alone = without_a_ledger(place)
+    with hold_output(place / "out-a"):
+        for command in (alone, [*alone, "--force"], asked(place, "a")):
+            refused = unlearn_here(*command)
+            assert refused.code == 2
+            assert re.fullmatch(rf"unlearn: .*out-a is being written by process {os.getpid()} on .*\n", refused.err)
+            assert [path.name for path in (place / "out-a").iterdir()] == [".lock"]
+    assert not (place / "out-a").exists()
+    assert not (place / "ledger").exists()
+    answer = unlearn_here(*alone)
+    assert answer.code == 0, answer.err
+    assert not left_behind(place)
+
+
+def test_a_signed_ledger_is_gone_on_with_by_its_signer_alone(unlearn_here, place):
+    for name in ("mine", "theirs"):
+        key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        (place / f"{name}.pem").write_bytes(key)
+    assert unlearn_here(*asked(place, "a", "--sign", place / "mine.pem")).code == 0
+    for more, message in (((), "sign this one too"), (("--sign", place / "theirs.pem"), "is not signed by")):
+        refused = unlearn_here(*asked(place, "b", *more))
+        assert (refused.code, message in refused.err) == (2, True), refused.err
+        assert not (place / "out-b").exists()
+    assert len(Ledger.read(place / "ledger").entries) == 1
 
 
 def test_a_note_of_somebody_elses_moves_and_removes_nothing(unlearn_here, place):
