@@ -118,6 +118,8 @@ def _elsewhere(
         shutil.rmtree(folder)
     finally:
         lock.release()
+        with contextlib.suppress(OSError):  # gone, or not empty: rerun, it goes on from there
+            folder.rmdir()
 
 
 def _execute(steps: list[Step], store: Store, machine: Machine, console: Console) -> None:
@@ -128,7 +130,8 @@ def _execute(steps: list[Step], store: Store, machine: Machine, console: Console
         with Workers(store.root, machine) as workers:
             execute(state, workers.backend(), on_done=lambda step: say(f"prepared: {step}"), on_change=lambda _: None)
     if causes := state.causes:
-        (store.root / FAILURE).write_text("\n".join(f"{cause.step}\n{cause.traceback}" for cause in causes))
+        texts = [f"{cause.step}: {cause.reason}\n{cause.traceback or ''}" for cause in causes]
+        (store.root / FAILURE).write_text("\n".join(texts))
         raise BadInput(
             f"{causes[0].step} failed ({causes[0].reason}; the whole of it is in {store.root / FAILURE}); rerun the same "
             "command to go on from what is prepared"

@@ -339,7 +339,7 @@ def test_without_heldout_rows_nothing_is_compared_and_a_proxy_is_chosen(net, tmp
     assert content["kind"]["kind"] == "unknown"
     assert "it would take held-out rows" in content["closeness"]["why"]
     assert {one["method"] for one in content["proxy"]["candidates"]} == {"lda", "qda", "lda-mix", "qda-mix", "lda-2c"}
-    with pytest.raises(BadInput, match="fresh starts from the probe of all rows, which .* does not hold"):
+    with pytest.raises(BadInput, match=r"fresh starts from the probe of all rows, which .* does not hold"):
         forget(net, X, Y, SCATTERED[:50], "fresh", prepared=prepared)
 
 

@@ -32,11 +32,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("where", "In this process, unless workers are asked for: then on Ray.")
     group.add_argument("--device", default="cpu", help="in this process: compute here, such as cuda:0")
-    workers = (
-        "start this many on a local Ray, each with one thread; what they finished is kept in STATE.steps until the "
+    workers = "start this many, each with one thread (with --address: one per CPU); what they finished is kept beside "
+    group.add_argument(
+        "--workers", **COUNT, help=workers + "--out, in OUT.steps, until the state is whole: rerun to resume"
     )
-    group.add_argument("--workers", **COUNT, help=workers + "state is whole: rerun the command to resume")
-    cluster = "join the Ray cluster whose head is at HOST:PORT; --out must be a folder that all nodes see"
+    cluster = "join the Ray cluster whose head is at HOST:PORT (default: a local Ray); all nodes must see --out"
     group.add_argument("--address", metavar="A", help=cluster)
     options.add_out(group, "prepared", "write the state here")
     group.add_argument("--force", action="store_true", help="replace a state that is there already")
