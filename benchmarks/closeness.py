@@ -99,9 +99,7 @@ class Networks:
         known = load_prepared([steps[name] for name in PARTS if self.store.has(steps[name])], self.store)
         rows = self.rows(cell)
         subject = white_box(net, rows.features, rows.labels, None, None, rows.heldout)
-        subject.problem.prepared.values.update(known.values)
-        subject.problem.prepared.seconds.update(known.seconds)
-        return keep_state(subject, self.arch, out, of_network=known)
+        return keep_state(subject, self.arch, out, kept=known)
 
     def rows(self, cell: Step) -> Labelled:
         data, space = self.data, LabelSpace(cell.config["space"])

@@ -35,10 +35,20 @@ class Kind(StrEnum):
     """What one network of an audit says of chosen rows: the base, the retrain, or a method's network."""
     REQUEST = "request"
     """A deletion request to one model of many: its certificate lies where the request says."""
+    SUBJECT = "subject"
+    """A model and its data, of which a state is prepared; the command puts it into the store, and no worker computes it."""
+    PART = "part"
+    """A part of a prepared state, or a piece of one."""
 
 
 # Raised when the code of a kind changes what it computes: old results are then no longer found.
 VERSIONS: Mapping[Kind, int] = MappingProxyType({**dict.fromkeys(Kind, 1), Kind.AUDIT: 2})
+
+NAMED_BY = (
+    *("dataset", "part", "start", "size", "layer", "what", "piece"),
+    *("method", "arch", "scenario", "key", "seed"),
+)
+"""What of a step's config people know it by."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,12 +106,15 @@ class Step:
         return isinstance(other, Step) and other.id == self.id
 
     def __str__(self) -> str:
-        words = [
-            str(self.config[name])
-            for name in ("dataset", "part", "start", "size", "layer", "method", "arch", "scenario", "key", "seed")
-            if name in self.config
-        ]
+        words = [str(self.config[name]) for name in NAMED_BY if name in self.config]
         return f"{self.kind} {' '.join(words)} ({self.id[:12]})"
+
+
+def check_config(step: Step, ours: Mapping[str, Any]) -> None:
+    """Refuse a step that this worker's code would run otherwise than its id says."""
+    for name, value in ours.items():
+        if json.dumps(step.config.get(name), sort_keys=True) != json.dumps(value, sort_keys=True):
+            raise RuntimeError(f"this worker's code has another {name} for {step} than the plan: update the code there")
 
 
 def hash_of(value: Any) -> str:

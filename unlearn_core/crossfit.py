@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -89,50 +90,86 @@ class CrossFit:
         return np.stack([_log_posteriors(models, k, points) for k in range(len(self.weights))])
 
 
-def cross_fit(
-    features: NDArray[np.floating],
-    labels: NDArray[np.integer],
-    n_classes: int,
-    hidden: Sequence[int],
-    constants: CrossFitConstants,
-    removed: NDArray[np.bool_] | None = None,
-) -> CrossFit:
-    """Train the fold models, heads with ``hidden`` layers, and ask each about its own fold.
+@dataclass(frozen=True, eq=False)
+class FoldModel:
+    """One fold's model, and what it says of its own fold.
 
-    Args:
+    Attributes:
+        fold: its number.
+        weights: (n_weights,) and log_q (n, C) of the fold's rows, ascending: as in ``CrossFit``.
+    """
+
+    fold: int
+    weights: NDArray[np.float32]
+    log_q: NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Folds:
+    """What fold models are trained on: heads with ``hidden`` layers.
+
+    Attributes:
         features: (N, d) as the network reads them.
         removed: (N,) True for rows that no model may see.
     """
-    import torch
 
-    from unlearn_core.nets.heads import HeadStack
-    from unlearn_core.training import Member, train
+    features: NDArray[np.floating]
+    labels: NDArray[np.integer]
+    n_classes: int
+    hidden: Sequence[int]
+    constants: CrossFitConstants
+    removed: NDArray[np.bool_] | None = None
 
-    folds = draw_folds(labels, constants)
-    inputs, targets = _as_read(features), torch.from_numpy(labels.astype(np.int64))
-    widths = (features.shape[1], *hidden, n_classes)
-    unseen = folds == np.arange(constants.folds)[:, None]  # (K, N)
-    if removed is not None:
-        unseen |= removed
-    sizes = unseen.sum(axis=1)
-    log_q = np.empty((len(labels), n_classes), dtype=np.float32)
-    weights: dict[int, NDArray[np.float32]] = {}
-    for size in np.unique(sizes):  # the members of a stack leave out equally many rows
-        chosen = [int(k) for k in np.flatnonzero(sizes == size)]
-        streams = [f"{STREAM}/{k}" for k in chosen]
-        generators = [torch.Generator().manual_seed(derive_seed(constants.seed, s, "weights")) for s in streams]
-        models = HeadStack.initialise(widths, generators)
-        recipe = constants.recipe(len(labels) - int(size))
-        members = [
-            Member(constants.seed, stream, targets, torch.from_numpy(unseen[k]))
-            for k, stream in zip(chosen, streams, strict=True)
-        ]
-        train(models, inputs, members, recipe, Optimization(constants.rate, constants.batch_size))
-        for place, k in enumerate(chosen):
-            rows = np.flatnonzero(folds == k)
-            log_q[rows] = _log_posteriors(models, place, inputs, torch.from_numpy(rows))
-            weights[k] = models.parameters()[place][0].numpy().copy()
-    return CrossFit(folds, log_q, np.stack([weights[k] for k in range(constants.folds)]), np.array(widths, np.int64))
+    @cached_property
+    def of_rows(self) -> NDArray[np.int8]:
+        """(N,) the fold of each row."""
+        return draw_folds(self.labels, self.constants)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return self.features.shape[1], *self.hidden, self.n_classes
+
+    def train(self, chosen: Sequence[int]) -> list[FoldModel]:
+        """The models of some folds, each asked about its own; the same whichever are trained together."""
+        import torch
+
+        from unlearn_core.nets.heads import HeadStack
+        from unlearn_core.training import Member, train
+
+        constants, inputs = self.constants, _as_read(self.features)
+        targets = torch.from_numpy(self.labels.astype(np.int64))
+        unseen = {k: self.of_rows == k if self.removed is None else (self.of_rows == k) | self.removed for k in chosen}
+        models: dict[int, FoldModel] = {}
+        for size in {int(rows.sum()) for rows in unseen.values()}:  # members of a stack leave out equally many rows
+            members = [k for k in chosen if unseen[k].sum() == size]
+            streams = [f"{STREAM}/{k}" for k in members]
+            generators = [torch.Generator().manual_seed(derive_seed(constants.seed, s, "weights")) for s in streams]
+            stack = HeadStack.initialise(self.widths, generators)
+            lessons = [
+                Member(constants.seed, stream, targets, torch.from_numpy(unseen[k]))
+                for k, stream in zip(members, streams, strict=True)
+            ]
+            recipe = constants.recipe(len(self.labels) - size)
+            train(stack, inputs, lessons, recipe, Optimization(constants.rate, constants.batch_size))
+            for place, k in enumerate(members):
+                rows = torch.from_numpy(np.flatnonzero(self.of_rows == k))
+                weights = stack.parameters()[place][0].numpy().copy()
+                models[k] = FoldModel(k, weights, _log_posteriors(stack, place, inputs, rows))
+        return [models[k] for k in chosen]
+
+    def joined(self, models: Sequence[FoldModel]) -> CrossFit:
+        """The models of all folds, in their order, as one."""
+        log_q = np.empty((len(self.labels), self.n_classes), dtype=np.float32)
+        for model in models:
+            log_q[self.of_rows == model.fold] = model.log_q
+        return CrossFit(
+            self.of_rows, log_q, np.stack([model.weights for model in models]), np.array(self.widths, np.int64)
+        )
+
+
+def cross_fit(folds: Folds) -> CrossFit:
+    """Train the model of every fold and ask each about its own."""
+    return folds.joined(folds.train(range(folds.constants.folds)))
 
 
 def draw_folds(labels: NDArray[np.integer], constants: CrossFitConstants) -> NDArray[np.int8]:

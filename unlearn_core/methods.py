@@ -290,6 +290,12 @@ def prepared_for(name: str) -> tuple[str, ...]:
     return () if line.family is Family.BASELINE or line.prepares is None else (line.prepares,)
 
 
+def reads_all_rows(name: str) -> bool:
+    """Whether a proxy is fitted to rows of D, and not to statistics or answers alone; no edit and no baseline is meant."""
+    line = TABLE.get(name)
+    return line is not None and line.family is Family.PROXY and line.prepares not in (MOMENTS, CROSSFIT)
+
+
 def note_on(name: str, preset: str) -> str | None:
     """What a table under ``preset`` has to say beside a method's numbers."""
     line = find(name)

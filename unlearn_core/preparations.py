@@ -6,7 +6,7 @@ Whatever is prepared holds plain arrays, which is how it is stored: its fields, 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -63,11 +63,22 @@ class Given:
 
 
 @dataclass(frozen=True)
+class Pieces:
+    """How something is computed in pieces, apart from each other: joined, they are what it is at once, to the bit."""
+
+    count: int
+    compute: Callable[[Given, Any, int], Any]
+    load: Callable[[Arrays], Any]
+    join: Callable[[Given, Any, Sequence[Any]], Any]
+
+
+@dataclass(frozen=True)
 class Preparation:
     compute: Callable[[Given, Any], Any]
     load: Callable[[Arrays], Any]
     constants: Any = None
     per: Per = Per.DATA
+    pieces: Pieces | None = None
 
 
 def _of_rows(compute: Callable[..., Any]) -> Callable[[Given, Any], Any]:
@@ -85,18 +96,28 @@ def _fields_of(kind: type) -> Callable[[Arrays], Any]:
     return load
 
 
-def _cross_fit(given: Given, constants: crossfit.CrossFitConstants) -> crossfit.CrossFit:
-    rows = given.problem.train
-    n_classes, removed = given.problem.n_classes, given.removed
-    return crossfit.cross_fit(rows.seen, rows.labels, n_classes, given.hidden, constants, removed)
+def _folds(given: Given, constants: crossfit.CrossFitConstants) -> crossfit.Folds:
+    rows, n_classes = given.problem.train, given.problem.n_classes
+    return crossfit.Folds(rows.seen, rows.labels, n_classes, given.hidden, constants, given.removed)
 
+
+_FOLD_MODELS = Pieces(
+    crossfit.CrossFitConstants().folds,
+    lambda given, constants, k: _folds(given, constants).train([k])[0],
+    _fields_of(crossfit.FoldModel),
+    lambda given, constants, models: _folds(given, constants).joined(models),
+)
 
 PREPARATIONS: Mapping[str, Preparation] = MappingProxyType(
     {
         MOMENTS: Preparation(_of_rows(statistics.moments_of_all), _fields_of(statistics.Moments)),
         PROBE: Preparation(_of_rows(probe.fit_probe_of_all), _fields_of(probe.ProbeFit), probe.ProbeConstants()),
         CROSSFIT: Preparation(
-            _cross_fit, _fields_of(crossfit.CrossFit), crossfit.CrossFitConstants(), Per.ARCHITECTURE
+            lambda given, constants: crossfit.cross_fit(_folds(given, constants)),
+            _fields_of(crossfit.CrossFit),
+            crossfit.CrossFitConstants(),
+            Per.ARCHITECTURE,
+            _FOLD_MODELS,
         ),
         CURVATURE: Preparation(newton.prepare, newton.load, newton.CurvatureConstants(), Per.NETWORK),
         IMPORTANCES: Preparation(ssd.prepare, ssd.load, ssd.ImportanceConstants(), Per.NETWORK),

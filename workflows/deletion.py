@@ -48,12 +48,10 @@ from unlearn_core.grid import LabelSpace
 from unlearn_core.nets.make import Blueprint, blueprint
 from unlearn_core.problem import as_inputs
 from unlearn_core.recipes import Stopping
-from workflows.forget_words import NO_TEST, Say, Speaker, say_model
+from workflows.forget_words import Say, Speaker, how_to_keep
 from workflows.output_folder import OutputFolder, hold_output, request_in, settle
 
 PAGE_NAME = "certificate.html"
-TIMED_ROWS = 20_000
-"""Rows on which an epoch of training is timed, to say what preparing cost beside it."""
 PROCESSOR_NAME = "processor.npz"
 EXIT_NOT_UNLEARNED = 1
 ROLES = {UNLEARNED: "unlearned", NOT_UNLEARNED: "attempted", NOTHING: "unchanged"}
@@ -85,7 +83,7 @@ def run_request(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.dry_run:
         files = read_files(arguments)
         speaker = _speaker(files, arguments, console, say)
-        request = open_request(**files.given)
+        request = open_request(**files.given, method=arguments.proxy)
         speaker.opened(request)
         speaker.planned(request.plan(ForgetSettings(**settings)))
         if (audit := checks["audit"]) is not None:
@@ -190,64 +188,6 @@ def _sha256(path: Path | None) -> str | None:
     return file_sha256(path) if path is not None and path.is_file() else None
 
 
-def run_preparation(arguments: argparse.Namespace, console: Console) -> int:
-    """Prepare a model on its data, and say what it took beside training it."""
-    from unlearn_core.forgetting.opening import prepare
-    from unlearn_core.forgetting.state import FILE_NAME as STATE_NAME
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    if arguments.model is None:
-        raise BadInput("give the model as --model; a black box cannot be prepared")
-    _check_device(arguments.device)
-    out = arguments.out
-    if (out / STATE_NAME).exists() and not arguments.force:
-        raise BadInput(f"{out} already holds a prepared state; name another --out, or replace it with --force")
-    if out.exists() and not (out / STATE_NAME).exists() and (not out.is_dir() or any(out.iterdir())):
-        raise BadInput(f"{out} is no prepared state and is not empty; name another --out")
-    arguments.logits = arguments.prepared = None
-    data = _load_data(arguments.data)
-    given, places, loaded = _read_model_and_data(arguments, data)
-    del given["class_names"]
-    say_model(loaded, say)
-    if not data.has_test:
-        say(NO_TEST)
-    say(f"{loaded.blueprint.name}: {loaded.net.n_classes} classes; {len(data.train_y)} training rows")
-    with console.status("preparing: statistics, fold models, curvature, held-out rows"):
-        state = prepare(**given, out=out, ids=data.ids, sources=tuple(places.values()), ledger=arguments.ledger)
-    if len(state.removed):
-        say(f"{len(state.removed)} rows are forgotten by now, and neither fold models nor curvature have seen them")
-    took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in state.seconds.items())
-    say(f"prepared in {sum(state.seconds.values()):.1f} s: {took}")
-    trained, epochs = _training_seconds(loaded, given, data)
-    share = sum(state.seconds.values()) / trained
-    say(f"that is {100 * share:.0f} % of training the model for {epochs} epochs, about {trained:.1f} s (one was timed)")
-    say(f"{state.bytes / 1e6:.1f} MB in {out}")
-    if frozen := state.frozen:
-        say(f"newton leaves as they are, for they are in no linear or convolutional layer: {', '.join(frozen)}")
-    how = " ".join(
-        f"--{name} {value}" for name in ("model", "arch", "weights", "data") if (value := getattr(arguments, name))
-    )
-    say(f"next: unlearn forget {how} --ids REQUEST --prepared {out}")
-    return 0
-
-
-def _training_seconds(loaded: LoadedModel, given: dict[str, Any], data: LabelledSet) -> tuple[float, int]:
-    """What training it takes, from one epoch on at most ``TIMED_ROWS`` rows; and how many epochs that is."""
-    from unlearn_core.recipes import Visit, training_recipe
-    from unlearn_core.training import Member, train
-
-    how, epochs = loaded.blueprint.training
-    rows = min(len(data.train_y), TIMED_ROWS)
-    read = given["features"] if given["inputs"] is None else given["inputs"]
-    inputs = as_inputs(read[:rows], loaded.net.device)
-    labels = torch.from_numpy(given["labels"][:rows]).to(loaded.net.device)
-    net = loaded.blueprint.fresh(loaded.net, inputs[:2], seed=0)
-    seconds = train(net, inputs, [Member(0, "base", labels)], training_recipe(Visit.ALL, 1), how)
-    return seconds * epochs * len(data.train_y) / rows, epochs
-
-
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "proxy": arguments.proxy,
@@ -274,7 +214,7 @@ def _checks(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _speaker(files: Files, arguments: argparse.Namespace, console: Console, say: Say) -> Speaker:
-    return Speaker(console, say, files.data, arguments.ids, files.model)
+    return Speaker(console, say, files.data, arguments.ids, files.model, how_to_keep(arguments))
 
 
 def _check_options(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
@@ -303,10 +243,10 @@ def _check_options(arguments: argparse.Namespace, settings: dict[str, Any]) -> N
         from workflows.registration import check_name
 
         check_name(arguments.register, "--register")
-    _check_device(arguments.device)
+    check_device(arguments.device)
 
 
-def _check_device(device: str) -> None:
+def check_device(device: str) -> None:
     try:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
@@ -319,7 +259,7 @@ def read_files(arguments: argparse.Namespace) -> Files:
     state = None if arguments.prepared is None else open_state(arguments.prepared)
     if state is not None and arguments.check_prepared:
         state.check()
-    data = _load_data(arguments.data) if state is None else _map_data(arguments.data, state)
+    data = load_data(arguments.data) if state is None else _map_data(arguments.data, state)
     given: dict[str, Any] = {"forget_ids": request, "ids": data.ids, "ledger": arguments.ledger, "prepared": state}
     if arguments.logits:
         logits = load_logits(arguments.logits, len(data.train_y), len(data.test_y) if data.has_test else None)
@@ -335,11 +275,11 @@ def read_files(arguments: argparse.Namespace) -> Files:
         if arguments.features:
             places["features"] = arguments.features
         return Files(given, data, places | {"request": arguments.ids}, None)
-    more, places, loaded = _read_model_and_data(arguments, data, state)
+    more, places, loaded = read_model_and_data(arguments, data, state)
     return Files(given | more, data, places | {"request": arguments.ids}, loaded)
 
 
-def _read_model_and_data(
+def read_model_and_data(
     arguments: argparse.Namespace, data: LabelledSet, state: PreparedState | None = None
 ) -> tuple[dict[str, Any], dict[str, Path], LoadedModel]:
     """The arguments that ``forget`` and ``prepare`` share, the files behind them, and the model."""
@@ -361,7 +301,7 @@ def _read_model_and_data(
     return given, places, loaded
 
 
-def _load_data(path: Path) -> LabelledSet:
+def load_data(path: Path) -> LabelledSet:
     if path.suffix != ".npz":
         raise BadInput(f"--data {path} must be an .npz file, of features or of images")
     load = load_image_file if holds_images(str(path)) else load_feature_set

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from unlearn_core import methods
 from unlearn_core.audit.membership import Attack
 from unlearn_core.audit.stein import stein_in_words
+from unlearn_core.auto import AUTO
 from unlearn_core.data.labelled import LabelledSet
 from unlearn_core.errors import printable
 from unlearn_core.forgetting.audit_block import audit_in_words
@@ -21,8 +25,11 @@ from unlearn_core.forgetting.open_request import OpenRequest
 from unlearn_core.forgetting.plan import Plan
 from unlearn_core.forgetting.request import NewRows
 from unlearn_core.forgetting.shadows import AuditSettings
+from unlearn_core.forgetting.state import OPTIONAL, PARTS
 
 Say = Callable[[str], None]
+STATE = "state"
+"""What a prepared state is called in a command that is to be pasted."""
 NO_TEST = (
     "the data has no test rows (test_x or test_images, test_y), so that nothing is said of rows that the model was not "
     "trained on: no KL, no accuracy, no attack, no estimate of how close to a retrain it comes"
@@ -30,14 +37,23 @@ NO_TEST = (
 
 
 class Speaker(Observer):
-    """Says how a request goes."""
+    """Says how a request goes. ``keep``: the command after which requests like it need not prepare anything, if any."""
 
-    def __init__(self, console: Console, say: Say, data: LabelledSet, source: Path, model: LoadedModel | None) -> None:
+    def __init__(
+        self,
+        console: Console,
+        say: Say,
+        data: LabelledSet,
+        source: Path,
+        model: LoadedModel | None,
+        keep: str | None = None,
+    ) -> None:
         self.console: Console = console
         self.say: Say = say
         self.data: LabelledSet = data
         self.source: Path = source
         self.model: LoadedModel | None = model
+        self.keep: str | None = keep
 
     def opened(self, request: OpenRequest) -> None:
         subject = request.subject
@@ -141,7 +157,9 @@ class Speaker(Observer):
 
     def prepared(self, seconds: Mapping[str, float]) -> None:
         made = ", ".join(f"{name} {spent:.2g} s" for name, spent in seconds.items())
-        self.say(f"prepared for this request alone: {made}; 'unlearn prepare' keeps such things for the next ones")
+        self.say(f"prepared for this request alone: {made}")
+        if self.keep is not None:
+            self.say(f"  the next ones need not, with --prepared {STATE} after: {self.keep}")
 
     def retraining(self, settings: RetrainSettings) -> None:
         self.say(f"retraining from scratch, {2 * settings.pairs} times")
@@ -174,6 +192,24 @@ class Speaker(Observer):
 
 def _attack(found: Attack) -> str:
     return f"{found.auc:.3f} ({found.distance:.3f})"
+
+
+def model_options(arguments: argparse.Namespace) -> str:
+    """The options that name the model and its data, to be pasted into another command."""
+    words: list[str] = []
+    for name in ("model", "arch", "weights", "data", "features", "features_from"):
+        if value := getattr(arguments, name):
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return shlex.join(words)
+
+
+def how_to_keep(arguments: argparse.Namespace) -> str | None:
+    """The command that prepares what the method of a request starts from; None if no state holds that."""
+    needed = set() if arguments.proxy == AUTO else set(methods.prepared_for(arguments.proxy))
+    if arguments.model is None or not needed <= {*PARTS, *OPTIONAL}:
+        return None
+    also = "".join(f" --with {name}" for name in OPTIONAL if name in needed)
+    return f"unlearn prepare {model_options(arguments)}{also} --out {STATE}"
 
 
 def say_model(model: LoadedModel, say: Say) -> None:

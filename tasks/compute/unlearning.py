@@ -9,11 +9,9 @@ published on its own.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +20,10 @@ from safetensors.torch import load_file
 
 from tasks.cache import Cache
 from tasks.compute.data import Write, compute_features, compute_images, compute_resized, compute_shard, load_arrays
+from tasks.compute.parts import compute_part
 from tasks.compute.request import compute_request
 from tasks.files import ENTRY, KL_ROWS, MARGINS, OMEGA, RECORD, SKETCH, WEIGHTS
-from tasks.step import Kind, Step
+from tasks.step import Kind, Step, check_config
 from tasks.store import Store, write_json
 from unlearn_core.audit.answers import answers_of, final_networks
 from unlearn_core.audit.rows import AuditRows, audit_rows
@@ -52,7 +51,7 @@ def compute_prepared(steps: Sequence[Step], store: Store, cache: Cache) -> list[
 
     def writer(step: Step) -> Write:
         name, arch = step.config["what"], step.config.get("arch")
-        _check_config(step, prepared_config(name, arch))
+        check_config(step, prepared_config(name, arch))
         problem = _problem(step, store, cache)
         base = step.needs.get("base")
         net = None if base is None else _trained([base], store, cache, problem).net
@@ -74,7 +73,7 @@ def compute_reference(steps: Sequence[Step], store: Store, cache: Cache) -> list
     problem = _problem(steps[0], store, cache)
     cells = _cells(steps, store, cache)
     config, kind = steps[0].config, steps[0].kind
-    _check_config(steps[0], training_config(config["arch"], str(kind), config["epochs"]))
+    check_config(steps[0], training_config(config["arch"], str(kind), config["epochs"]))
     pretrained = _pretrained(steps[0], cache)
     trained = train_reference(str(kind), problem, config["arch"], cells, config["epochs"], pretrained=pretrained)
 
@@ -92,7 +91,7 @@ def compute_unlearning(steps: Sequence[Step], store: Store, cache: Cache) -> lis
     """One method on the cells of one variant."""
     reference = _reference(steps, store, cache)
     method, settings = steps[0].config["method"], RunSettings.from_config(steps[0].config)
-    _check_config(steps[0], what_is_run(method, reference.arch, settings).config())
+    check_config(steps[0], what_is_run(method, reference.arch, settings).config())
     records = run_method(method, reference, settings)
 
     def writer(k: int) -> Write:
@@ -139,7 +138,7 @@ def compute_answers(steps: Sequence[Step], store: Store, cache: Cache) -> list[W
         rows = [{"seconds": seconds} for seconds in given[method].seconds]
     else:
         settings = RunSettings.from_config(steps[0].config)
-        _check_config(steps[0], what_is_run(method, reference.arch, settings).config())
+        check_config(steps[0], what_is_run(method, reference.arch, settings).config())
         networks, records = final_networks(method, reference, settings)
         rows = [{"seconds": r.seconds, "cost": r.cost, "preparation": r.preparation} for r in records]
     chosen = _audit_rows(steps[0], store, cache)
@@ -212,6 +211,7 @@ COMPUTE: Mapping[Kind, Compute] = MappingProxyType(
         Kind.AUDIT: compute_audit,
         Kind.ANSWERS: compute_answers,
         Kind.REQUEST: compute_request,
+        Kind.PART: compute_part,
     }
 )
 
@@ -265,13 +265,6 @@ def _of_network(step: Step, store: Store, cache: Cache) -> Kept:
     """What was prepared of a step's base network; loaded once."""
     steps = [need for need in _prepared(step) if PREPARATIONS[need.config["what"]].per is Per.NETWORK]
     return cache.get("/".join(["prepared", *(one.id for one in steps)]), lambda: load_prepared(steps, store))
-
-
-def _check_config(step: Step, ours: Mapping[str, Any]) -> None:
-    """Refuse a step that this worker's code would run otherwise than its id says."""
-    for name, value in ours.items():
-        if json.dumps(step.config.get(name), sort_keys=True) != json.dumps(value, sort_keys=True):
-            raise RuntimeError(f"this worker's code has another {name} for {step} than the plan: update the code there")
 
 
 def _cells(steps: Sequence[Step], store: Store, cache: Cache) -> list[Cell]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
 
-from unlearn_core.crossfit import CrossFit, CrossFitConstants, cross_fit, draw_folds
+from unlearn_core.crossfit import CrossFit, CrossFitConstants, Folds, cross_fit, draw_folds
 from unlearn_core.data import load_dataset
 from unlearn_core.errors import BadInput
 from unlearn_core.nets.heads import HeadStack
@@ -23,7 +23,7 @@ SETTINGS = CrossFitConstants(batch_size=128, least_steps=360)
 
 
 def fit(x=X, y=Y, hidden=(32,), constants=SETTINGS) -> CrossFit:
-    return cross_fit(x, y, 10, hidden, constants)
+    return cross_fit(Folds(x, y, 10, hidden, constants))
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +63,17 @@ def test_a_fold_model_is_the_same_training_without_the_fold_to_the_bit(k, hidden
     assert np.array_equal(alone.parameters()[0][0].numpy(), fitted.weights[k])
     ours = torch.log_softmax(alone.logits(0, torch.from_numpy(X[out])).double(), 1).numpy()
     np.testing.assert_allclose(fitted.log_q[out], ours, atol=1e-5)
+
+
+@pytest.mark.parametrize("n_removed", [0, 7])
+def test_fold_models_trained_apart_are_those_trained_together_to_the_bit(n_removed):
+    """Whatever else is left out: the folds are then of unequal sizes."""
+    removed = np.isin(np.arange(len(X)), np.random.default_rng(0).permutation(len(X))[:n_removed])
+    folds = Folds(X, Y, 10, (16,), CrossFitConstants(least_steps=20), removed if n_removed else None)
+    together = cross_fit(folds)
+    apart = folds.joined([folds.train([k])[0] for k in range(5)])
+    for field in fields(CrossFit):
+        assert np.array_equal(getattr(together, field.name), getattr(apart, field.name))
 
 
 def test_a_poisoned_row_changes_every_model_but_its_own(fitted):

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from unlearn_core import forget, methods, preparations
 from unlearn_core.audit.divergence import log_probabilities
-from unlearn_core.crossfit import CrossFitConstants, cross_fit
+from unlearn_core.crossfit import CrossFitConstants, Folds, cross_fit
 from unlearn_core.data.images import CIFAR10_CLASSES, ImageSet
 from unlearn_core.data.mapped import map_npz
 from unlearn_core.edits.newton import NewtonConstants
@@ -31,7 +31,7 @@ from unlearn_core.forgetting.request import RecordList, find_rows
 from unlearn_core.forgetting.state import MOST_REMOVED, PreparedState, open_state
 from unlearn_core.grid import HIDDEN_WIDTH
 from unlearn_core.nets.heads import HeadStack
-from unlearn_core.preparations import CROSSFIT, CURVATURE, PREPARATIONS, Given
+from unlearn_core.preparations import CROSSFIT, CURVATURE, PREPARATIONS, PROBE, Given
 from unlearn_core.problem import Problem, Rows
 from unlearn_core.recipes import HEAD_TRAINING, Stopping, Visit, training_recipe
 from unlearn_core.request_kind import LEVEL
@@ -339,8 +339,25 @@ def test_without_heldout_rows_nothing_is_compared_and_a_proxy_is_chosen(net, tmp
     assert content["kind"]["kind"] == "unknown"
     assert "it would take held-out rows" in content["closeness"]["why"]
     assert {one["method"] for one in content["proxy"]["candidates"]} == {"lda", "qda", "lda-mix", "qda-mix", "lda-2c"}
-    with pytest.raises(BadInput, match="fresh reads all of D and is not prepared"):
+    with pytest.raises(BadInput, match=r"fresh starts from the probe of all rows, which .* does not hold"):
         forget(net, X, Y, SCATTERED[:50], "fresh", prepared=prepared)
+
+
+def test_what_starts_from_the_probe_is_the_same_with_and_without_a_state(net, tmp_path, monkeypatch):
+    """The probe of D is fitted once, for the state; D is read all the same, and the request's kind is told as well."""
+    prepare(net, X, Y, tmp_path / "state", heldout=HELDOUT, also=("probe",))
+    assert open_state(tmp_path / "state").parts == ["moments", "crossfit", "curvature", "probe"]
+    rows, quick = SCATTERED[:40], {"heldout": HELDOUT, "stopping": Stopping(epochs=2)}
+    alone = {method: forget(net, X, Y, rows, method, **quick) for method in ("probe", "fresh")}
+    never = replace(PREPARATIONS[PROBE], compute=None)  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(preparations, "PREPARATIONS", {**PREPARATIONS, PROBE: never})
+    for method, plain in alone.items():
+        again = forget(net, X, Y, rows, method, prepared=tmp_path / "state", **quick)
+        assert same_weights(again, plain)
+        assert again.certificate.content["data"] == plain.certificate.content["data"]
+        assert kind(again) == "exchangeable"
+    with pytest.raises(BadInput, match="lda cannot be prepared as well; there is probe"):
+        prepare(net, X, Y, tmp_path / "other", also=("lda",))
 
 
 def test_a_black_box_cannot_be_prepared(net, tmp_path):
@@ -416,7 +433,7 @@ def test_a_state_prepared_with_a_ledger_knows_nothing_of_what_was_forgotten(net,
     nonsense[rows], labels[rows] = 9.0, (Y[rows] + 1) % CLASSES
     removed = np.isin(np.arange(N), rows)
     crossfit = with_ledger.of_data.values["crossfit/mlp1"]
-    oracle = cross_fit(nonsense, Y, CLASSES, (HIDDEN_WIDTH,), CrossFitConstants(), removed)
+    oracle = cross_fit(Folds(nonsense, Y, CLASSES, (HIDDEN_WIDTH,), CrossFitConstants(), removed))
     np.testing.assert_array_equal(crossfit.weights, oracle.weights)
     np.testing.assert_array_equal(crossfit.log_q[~removed], oracle.log_q[~removed])
     problem = Problem(Rows(labels, nonsense, lambda: torch.from_numpy(nonsense)), None, CLASSES)

@@ -97,9 +97,14 @@ class Predicted:
     after: Closeness | None = None
 
     @property
-    def is_worse(self) -> bool:
-        """Whether all of the interval after lies beyond all of that before."""
-        return self.before is not None and self.after is not None and self.after.low > self.before.high
+    def worse(self) -> str | None:
+        """Why the model should not be kept, if all of the interval after lies beyond all of that before."""
+        if self.before is None or self.after is None or self.after.low <= self.before.high:
+            return None
+        return (
+            f"not kept, for it goes away from a retrain: by estimate from at most {self.before.high:.3g} to at least "
+            f"{self.after.low:.3g} nats on the records; another --method may come closer"
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -144,7 +144,8 @@ def forget(
         audit: also train shadows, unlearn them in the same way, and certify what attacks find. It needs a
             model that can be built anew, and takes about two trainings for each shadow.
         prepared: what ``prepare`` made of this model and these data, or its folder. The request then reads its own rows and
-            a few others: features, labels and inputs may be memory maps of any length, and are not checked again.
+            a few others: features, labels and inputs may be memory maps of any length, and are not checked again. A proxy
+            that is fitted to rows of D (``probe``, ``fresh``) reads them all; the first fit is the state's.
         observer: hears how it goes.
         deliver: writes the results; called before the ledger is told, so that a failed write leaves the ledger as it was. If
             they are not to be seen before they count, put them in place once ``forget`` has returned.
@@ -179,6 +180,7 @@ def forget(
             class_names=class_names,
             ledger=None if ledger is None else ledger.folder,
             prepared=prepared,
+            method=proxy,
         )
         if request.ledger is not None:
             request.ledger.check_signer(ledger_key, trust_ledger)

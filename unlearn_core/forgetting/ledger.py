@@ -1,7 +1,7 @@
 """Earlier requests on one model: what was forgotten, the statistics without it, the base and the last model.
 
 It is a folder with ``ledger.json`` and the files that it names. ``ledger.json`` is replaced last and in one step:
-that is when a request counts. Whoever changes a ledger holds its lock (``hold_ledger``); whoever reads it need not.
+that is when a request counts. Whoever changes a ledger, or reads its files too, holds its lock (``hold_ledger``).
 
 Nothing in it is trusted: entries are chained and may be signed (``ledger_entries``), files must have the hashes that
 the last entry says. It holds the base model, statistics of the rows that are *not* forgotten and the numbers of those

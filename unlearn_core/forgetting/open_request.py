@@ -55,6 +55,7 @@ from unlearn_core.forgetting.opening import (
     open_model,
     prepared_box,
     white_box,
+    whole_box,
 )
 from unlearn_core.forgetting.plan import ForgetSettings, Plan, make_plan
 from unlearn_core.forgetting.request import NewRows, RecordList, new_rows
@@ -229,9 +230,9 @@ class OpenRequest:
         else:
             posteriors = base_posteriors(self.subject)
         predicted = self._predict(plan, posteriors)
-        kept = plan.settings.proxy != AUTO or predicted is None or not predicted.is_worse
-        if not kept and finalized is not None and net is not None and start is not None:
-            finalized = replace(finalized, net=None, ended=_away_from_a_retrain(predicted))
+        worse = None if predicted is None or plan.settings.proxy != AUTO else predicted.worse
+        if worse is not None and finalized is not None and net is not None and start is not None:
+            finalized = replace(finalized, net=None, ended=worse)
             net, posteriors = None, network_posteriors(self.subject, start)
             predicted = self._predict(plan, posteriors)
         judgement = self._judge(plan, finalized, posteriors)
@@ -362,7 +363,8 @@ class OpenRequest:
         recipe = replace(recipe, phases=(replace(recipe.phases[0], epochs=math.ceil(lasts)),), record_at=(lasts,))
         fresh = self.blueprint.fresh(net, rows.inputs[:2], derive_seed(plan.settings.seed, line.name, "weights"))
         member = Member(plan.settings.seed, "unlearn", rows.label_tensor, torch.from_numpy(plan.forget_of_all))
-        seconds = train(fresh, rows.inputs, [member], recipe, replace(how, lr=recipe.rate * how.lr), _end)
+        how = replace(how, lr=recipe.rate * how.lr)
+        seconds = train(fresh, rows.inputs, [member], recipe, how, lambda *_: True)  # it ends where the recipe records
         fresh.use_batch_statistics(False)
         return Finalized(fresh, f"{lasts:.3g} epochs on what is left, from fresh weights", seconds=seconds)
 
@@ -396,11 +398,6 @@ class OpenRequest:
         )
 
 
-def _end(_epoch: float, _seconds: float) -> bool:
-    """Called where a recipe records: there training ends."""
-    return True
-
-
 def open_request(
     model: Model,
     features: NDArray,
@@ -414,8 +411,9 @@ def open_request(
     class_names: Sequence[str] = (),
     ledger: str | Path | None = None,
     prepared: PreparedState | str | Path | None = None,
+    method: str = AUTO,
 ) -> OpenRequest:
-    """Read what ``forget`` is given, and refuse what does not fit together."""
+    """Read what ``forget`` is given, and refuse what does not fit together. ``method``: what will be asked for by name."""
     state = open_state(Path(prepared)) if isinstance(prepared, str | Path) else prepared
     if not isinstance(forget_ids, RecordList):
         names = tuple(str(name) for name in np.asarray(forget_ids).ravel().tolist())
@@ -433,12 +431,17 @@ def open_request(
     else:
         opened = open_model(model, features if inputs is None else inputs)
         base, last = base_and_last(book, opened.net)
+        given = (features, labels, inputs, features_from, heldout)
         if state is None:
-            subject = white_box(base, features, labels, inputs, features_from, heldout)
+            subject = white_box(base, *given)
         else:
             state.check_model(state_sha256(base.state(0)))
             state.check_removed(before, n_rows)
-            subject = prepared_box(base, state, features, labels, inputs, features_from, heldout, rows.mask)
+            if methods.reads_all_rows(method):
+                state.check_parts(method, methods.prepared_for(method))
+                subject = whole_box(base, state, *given)
+            else:
+                subject = prepared_box(base, state, *given, rows.mask)
     identity = Identity.of(subject)
     if book is not None:
         book.check(identity)
@@ -446,13 +449,3 @@ def open_request(
     round_to_file = model.as_stored if isinstance(model, LoadedModel) else lambda net: net
     of_network = Kept() if state is None else state.of_network
     return OpenRequest(subject, rows, described, book, identity, last, opened, round_to_file, state, of_network)
-
-
-def _away_from_a_retrain(predicted: Predicted | None) -> str:
-    """Why a network that was made is not kept."""
-    if predicted is None or predicted.before is None or predicted.after is None:
-        raise ValueError("there is no estimate")
-    return (
-        f"not kept, for it goes away from a retrain: by estimate from at most {predicted.before.high:.3g} to at least "
-        f"{predicted.after.low:.3g} nats on the records; another --method may come closer"
-    )

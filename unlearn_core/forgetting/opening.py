@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,14 +13,15 @@ from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from unlearn_core.errors import BadInput
-from unlearn_core.forgetting.ledger import Identity, Ledger
+from unlearn_core.forgetting.ledger import WAIT, Identity, Ledger, hold_ledger
 from unlearn_core.forgetting.model_files import LoadedModel
-from unlearn_core.forgetting.state import PreparedState, keep_state
+from unlearn_core.forgetting.state import OPTIONAL, PARTS, PreparedState, keep_state, what_is_given
 from unlearn_core.forgetting.subject import Labels, LayerFeatures, Subject, black_box_subject, network_subject
 from unlearn_core.nets.heads import HeadStack
 from unlearn_core.nets.make import MODULE_UNLEARNING, Blueprint, NamedBlueprint, with_state
 from unlearn_core.nets.module import ModuleStack
 from unlearn_core.nets.stack import NetworkStack
+from unlearn_core.preparations import Given, Kept
 from unlearn_core.problem import Problem, Rows, as_inputs
 from unlearn_core.proxies.points import Points
 from unlearn_core.recipes import HEAD_UNLEARNING, Optimization
@@ -83,6 +85,10 @@ def prepare(
     heldout: Heldout | None = None,
     sources: tuple[Path, ...] = (),
     ledger: str | Path | None = None,
+    wait: float = WAIT,
+    waiting: Callable[[str], None] = lambda _text: None,
+    also: Sequence[str] = (),
+    compute: Callable[[Given, Sequence[str]], Kept] | None = None,
 ) -> PreparedState:
     """Compute once, into a folder, what requests on this model start from; ``forget`` takes it as ``prepared``.
 
@@ -92,12 +98,20 @@ def prepare(
         sources: the files that all of it came from: as long as they do not change, they need not be read again.
         ledger: of earlier requests on this model, which may be the base or what the last one left. The state is of the
             base, which edits start from; fold models and curvature see none of the rows that are forgotten by now.
+        wait, waiting: for how many seconds to wait while a request holds the ledger, and who is told of it.
+        also: what to prepare that is not always: ``probe``, which ``probe`` and ``fresh`` start from.
+        compute: computes the parts that it is given the names of, elsewhere; None: here.
     """
     opened = open_model(model, features if inputs is None else inputs)
-    book = None if ledger is None else Ledger.open(Path(ledger))
-    if book is not None and not book.exists:
-        raise BadInput(f"no ledger at {ledger}: nothing was forgotten yet; leave it out")
-    base, _ = base_and_last(book, opened.net)
+    if unknown := set(also) - set(OPTIONAL):
+        raise BadInput(f"{', '.join(sorted(unknown))} cannot be prepared as well; there is {', '.join(OPTIONAL)}")
+    book, base = None, opened.net
+    if ledger is not None:
+        if not Ledger.read(Path(ledger)).exists:
+            raise BadInput(f"no ledger at {ledger}: nothing was forgotten yet; leave it out")
+        with hold_ledger(Path(ledger), wait, waiting) as held:  # until its rows and its weights are read
+            book = Ledger.read(held.folder)
+            base, _ = base_and_last(book, opened.net)
     subject = white_box(base, features, labels, inputs, features_from, heldout)
     if book is not None:
         book.check(Identity.of(subject))
@@ -107,7 +121,9 @@ def prepare(
             f"there are {len(subject.labels)} rows and {len(np.unique(ids))} different ids; each needs its own"
         )
     removed = () if book is None else book.forgotten
-    return keep_state(subject, opened.arch, Path(out), ids, sources, removed=removed)
+    given, parts = what_is_given(subject, opened.arch, removed), (*PARTS, *also)
+    kept = None if compute is None else compute(given, parts)
+    return keep_state(subject, opened.arch, Path(out), ids, sources, kept, removed, also)
 
 
 def base_and_last(ledger: Ledger | None, given: NetworkStack) -> tuple[NetworkStack, NetworkStack | None]:
@@ -153,6 +169,22 @@ def white_box(
         None if heldout is None else read(heldout.inputs, heldout.features, heldout.labels),
         features_from or (features, None if heldout is None else heldout.features),
     )
+
+
+def whole_box(
+    base: NetworkStack,
+    state: PreparedState,
+    features: NDArray,
+    labels: ArrayLike,
+    inputs: NDArray | None,
+    features_from: str | None,
+    heldout: Heldout | None,
+) -> Subject:
+    """All of D, for a proxy that is fitted to its rows, with what was prepared of it."""
+    subject = white_box(base, features, labels, inputs, features_from, heldout)
+    state.check_features(subject.seen_by_proxies, None if features_from else subject.train.features.shape[1:])
+    problem = replace(subject.problem, prepared=state.of_data)
+    return replace(subject, problem=problem, known=(state.base_sha256, state.data_sha256))
 
 
 def prepared_box(

@@ -19,7 +19,6 @@ from unlearn_core.finalize import LogitProcessor
 from unlearn_core.forgetting.judgement import LEAST_KL
 from unlearn_core.forgetting.subject import Subject
 from unlearn_core.methods import Family, ProxySettings, Scope
-from unlearn_core.preparations import CROSSFIT, MOMENTS
 from unlearn_core.proxies.covariance import Shrinkage
 from unlearn_core.proxies.request import ForgetRequest
 from unlearn_core.proxies.statistics import Moments
@@ -228,11 +227,7 @@ def make_plan(
     )
     candidates = settings.candidates if asked == AUTO else (asked,)
     if subject.whole is not None:  # the others would take the rows at hand for all of D
-        candidates = tuple(name for name in candidates if methods.find_proxy(name).prepares in (MOMENTS, CROSSFIT))
-        if not candidates:
-            raise BadInput(
-                f"{asked} reads all of D and is not prepared; leave the prepared state out, or choose another"
-            )
+        candidates = tuple(name for name in candidates if not methods.reads_all_rows(name))
     candidates = tuple(name for name in candidates if name not in methods.closed_forms())
     weighed, unusable = [], []
     for method in candidates:

@@ -30,6 +30,7 @@ from unlearn_core.preparations import (
     CURVATURE,
     MOMENTS,
     PREPARATIONS,
+    PROBE,
     Given,
     Kept,
     Per,
@@ -46,11 +47,13 @@ FILE_NAME = "state.json"
 FORMAT = "unlearn-state"
 VERSION = 1
 PARTS: tuple[str, ...] = (MOMENTS, CROSSFIT, CURVATURE)
+OPTIONAL: tuple[str, ...] = (PROBE,)
+"""What is prepared only if it is asked for: it takes long, and few requests start from it."""
 HELDOUT, IDS, REMOVED = "heldout", "ids", "removed"
 HELDOUT_ROWS = 4096
 """Held-out rows that a request looks at, evenly spread."""
-GROWS = {(CROSSFIT, "log_q"), (CROSSFIT, "folds"), (IDS, "order")}
-"""Arrays that grow with D."""
+MAPPED = {(CROSSFIT, "log_q"), (CROSSFIT, "folds"), (IDS, "order"), (PROBE, "factors")}
+"""Arrays that grow with D, or are large and seldom used."""
 ORDERED = "iuU"
 """Kinds of ids that are found by bisection."""
 MOST_REMOVED = 0.1
@@ -108,6 +111,11 @@ class PreparedState:
         return self.document["model"]["arch"]
 
     @property
+    def parts(self) -> list[str]:
+        """What was prepared, held-out rows aside."""
+        return list(self.document["parts"])
+
+    @property
     def digest(self) -> str:
         """Of ``state.json``, which names every other file by its hash."""
         return hashlib.sha256((self.folder / FILE_NAME).read_bytes()).hexdigest()
@@ -128,7 +136,7 @@ class PreparedState:
 
     def entry(self) -> dict[str, Any]:
         """As a certificate names it."""
-        return {"sha256": self.digest, "made": self.document["made"], "parts": list(PARTS), "seconds": self.seconds}
+        return {"sha256": self.digest, "made": self.document["made"], "parts": self.parts, "seconds": self.seconds}
 
     def known(self, path: Path) -> str | None:
         """The hash of a source file that has not changed since; None if it has to be read again."""
@@ -149,6 +157,14 @@ class PreparedState:
             raise BadInput(
                 f"{self.folder} was prepared of another model ({self.base_sha256[:12]}; this one is {sha256[:12]}); "
                 "prepare this one"
+            )
+
+    def check_parts(self, method: str, needed: Sequence[str]) -> None:
+        """Refuse a method that starts from a part that was not prepared."""
+        if missing := [name for name in needed if name not in self.parts]:
+            raise BadInput(
+                f"{method} starts from the {missing[0]} of all rows, which {self.folder} does not hold; prepare it again "
+                f"--with {missing[0]}, or leave --prepared out"
             )
 
     def check_rows(self, n_rows: int) -> None:
@@ -175,14 +191,23 @@ class PreparedState:
             )
 
 
+def what_is_given(subject: Subject, arch: str | None, removed: Sequence[int]) -> Given:
+    """What the parts of a state are computed from."""
+    if subject.net is None:
+        raise BadInput("a black box cannot be prepared: its logits are all that is known of it; give the network")
+    gone = np.isin(np.arange(subject.problem.n_rows), removed) if len(removed) else None
+    return Given(subject.problem, arch, subject.net, removed=gone)
+
+
 def keep_state(
     subject: Subject,
     arch: str | None,
     out: Path,
     ids: NDArray | None = None,
     sources: Sequence[Path] = (),
-    of_network: Kept | None = None,
+    kept: Kept | None = None,
     removed: Sequence[int] = (),
+    also: Sequence[str] = (),
 ) -> PreparedState:
     """Prepare a model on its data for requests, and keep it in a folder.
 
@@ -190,23 +215,17 @@ def keep_state(
         arch: the architecture's name, if it has one: fold models of a head are shaped like it.
         ids: (N,) the records' own names, all different.
         sources: the files that it all came from, to be known again without being read.
-        of_network: what is prepared of the network already; of the data, ``subject.problem`` may hold it.
+        kept: what is prepared already.
         removed: rows, ascending, that earlier requests removed.
+        also: which of ``OPTIONAL`` to prepare.
     """
-    if subject.net is None:
-        raise BadInput("a black box cannot be prepared: its logits are all that is known of it; give the network")
-    problem, watch = subject.problem, Stopwatch(subject.net.device)
-    of_network, seconds = of_network or Kept(), {}
-    gone = np.isin(np.arange(problem.n_rows), removed) if len(removed) else None
-    for name in PARTS:
-        per_network = PREPARATIONS[name].per is Per.NETWORK
-        kept = of_network if per_network else problem.prepared
-        kept.get(name, Given(problem, arch, subject.net if per_network else None, removed=gone))
-        seconds[name] = kept.seconds[kept_as(name, arch)]
-    arrays = {name: arrays_of(_kept(problem.prepared, of_network, name, arch)) for name in PARTS}
+    given, kept, parts = what_is_given(subject, arch, removed), kept or Kept(), (*PARTS, *also)
+    problem, watch = subject.problem, Stopwatch(given.network.device)
+    arrays = {name: arrays_of(kept.get(name, given)) for name in parts}
+    seconds = {name: kept.seconds[kept_as(name, arch)] for name in parts}
     if subject.heldout is not None:
         with watch.running():
-            arrays[HELDOUT] = _of_heldout(subject, problem.prepared.values[kept_as(CROSSFIT, arch)])
+            arrays[HELDOUT] = _of_heldout(subject, kept.get(CROSSFIT, given))
         seconds[HELDOUT] = watch.seconds
     if ids is not None and ids.dtype.kind in ORDERED:
         arrays[IDS] = {"order": np.argsort(ids, kind="stable")}
@@ -231,7 +250,7 @@ def keep_state(
             "n_features": subject.train.features.shape[1],
             "features": subject.seen_by_proxies,
         },
-        "parts": {name: prepared_config(name, arch) for name in PARTS},
+        "parts": {name: prepared_config(name, arch) for name in parts},
         "seconds": seconds,
         "files": {
             str(path.relative_to(unfinished)): asdict(KnownFile.of(path)) for path in sorted(unfinished.rglob("*.npy"))
@@ -248,11 +267,6 @@ def keep_state(
 
 def _digest(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
-
-
-def _kept(of_data: Kept, of_network: Kept, name: str, arch: str | None) -> Any:
-    kept = of_network if PREPARATIONS[name].per is Per.NETWORK else of_data
-    return kept.values[kept_as(name, arch)]
 
 
 def _of_heldout(subject: Subject, crossfit: Any) -> dict[str, NDArray]:
@@ -273,7 +287,7 @@ def _of_heldout(subject: Subject, crossfit: Any) -> dict[str, NDArray]:
 
 
 def open_state(folder: Path) -> PreparedState:
-    """A state from its folder, checked; files that grow with D are mapped, the others are read."""
+    """A state from its folder, checked; large files are mapped, the others are read."""
     path = folder / FILE_NAME
     if not path.is_file():
         raise BadInput(f"no prepared state at {folder}; 'unlearn prepare' makes one")
@@ -288,11 +302,13 @@ def open_state(folder: Path) -> PreparedState:
         arrays: dict[str, dict[str, NDArray]] = {}
         for name, known in files.items():
             part, array = Path(name).parent.name, Path(name).stem
-            arrays.setdefault(part, {})[array] = _read(folder / name, known, mapped=(part, array) in GROWS)
+            arrays.setdefault(part, {})[array] = _read(folder / name, known, mapped=(part, array) in MAPPED)
         of_data, of_network = Kept(), Kept()
-        for name in PARTS:
-            if document["parts"][name] != json.loads(json.dumps(prepared_config(name, arch))):
-                raise BadInput(f"{folder} was prepared by another version of this package; prepare it again")
+        parts = document["parts"]
+        ours = {name: prepared_config(name, arch) for name in (*PARTS, *(name for name in OPTIONAL if name in parts))}
+        if parts != json.loads(json.dumps(ours)):
+            raise BadInput(f"{folder} was prepared by another version of this package; prepare it again")
+        for name in parts:
             kept = of_network if PREPARATIONS[name].per is Per.NETWORK else of_data
             kept.values[kept_as(name, arch)] = PREPARATIONS[name].load(arrays[name])
             kept.seconds[kept_as(name, arch)] = document["seconds"][name]

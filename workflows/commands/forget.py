@@ -44,8 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--prepared", **DIR, help=state)
     add("--check-prepared", action="store_true", help="read all of it and of the data again, and compare hashes")
     add("--ledger", **DIR, help="remember here what was forgotten, and continue earlier requests")
-    wait = "seconds to wait for a ledger that another request is using"
-    add("--wait", default=600, type=at_least(0), metavar="SECONDS", help=wait)
+    options.add_wait(add)
     trust = "with --sign: sign on top of a ledger whose last entry is not signed by this key"
     add("--trust-ledger", action="store_true", help=trust)
 

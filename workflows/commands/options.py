@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unlearn_core.grid import ARCHITECTURES, PAPER_DATASETS, SEEDS, Scenario
 from unlearn_core.precision import Precision
-from workflows.commands.values import COUNT, DIR, FILE, PIXELS, colour, integers, list_of, names, path, repeated
+from workflows.commands.values import (
+    COUNT,
+    DIR,
+    FILE,
+    PIXELS,
+    at_least,
+    colour,
+    integers,
+    list_of,
+    names,
+    path,
+    repeated,
+)
 
 if TYPE_CHECKING:
     from unlearn_core.methods import RunSettings
@@ -46,6 +59,11 @@ def add_training_data(group: Options, required: bool = True) -> None:
     add("--features-from", metavar="LAYER", help=layer)
     features = "let proxies see these features of the same rows, such as 'unlearn features' writes"
     add("--features", **npz, help=features)
+
+
+def add_wait(add: Callable[..., object]) -> None:
+    wait = "seconds to wait for a ledger that another request is using"
+    add("--wait", default=600, type=at_least(0), metavar="SECONDS", help=wait)
 
 
 def add_out(parser: Options, default: str, what: str = "the output folder of the grid") -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +16,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tasks.compute import parts
+from tasks.local_backend import LocalBackend
 from unlearn_core.data import load_feature_set, save_feature_set
-from workflows.cli import main
+from unlearn_core.forgetting.ledger import hold_ledger
+from unlearn_core.preparations import CURVATURE, PREPARATIONS
+from workflows.cli import build_parser, main
 
 MODEL = ("--model", "fine.safetensors", "--arch", "mlp1", "--data", "features.npz")
 
@@ -287,3 +294,86 @@ def test_a_network_of_ones_own_on_images(unlearn_here, conv, tmp_path, monkeypat
     answer = unlearn_here("forget", *model, *other, "--ids", "one.txt", "--prepared", "state", "--out", "out2")
     assert (answer.code, len(answer.err.splitlines())) == (2, 1)
     assert "these are others (layer conv" in answer.err
+
+
+# what is asked for beside the usual, and where it is computed
+
+
+def arrays_in(state: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(state)): path.read_bytes() for path in sorted(state.rglob("*.npy"))}
+
+
+def test_a_state_prepared_in_steps_is_that_of_one_process_to_the_bit(unlearn_here, case, tmp_path, monkeypatch):
+    """With the probe, and after a worker failed at one part: what is prepared by then is not prepared again."""
+    monkeypatch.chdir(case)
+    asked = ("prepare", *MODEL, "--with", "probe", "--out")
+    alone = unlearn_here(*asked, tmp_path / "alone")
+    assert alone.code == 0, alone.err
+    out, steps = tmp_path / "parted", tmp_path / "parted.steps"
+    monkeypatch.setattr("workflows.run._backend", lambda store, _machine: contextlib.nullcontext(LocalBackend(store)))
+    with monkeypatch.context() as patch:
+        broken = replace(PREPARATIONS[CURVATURE], compute=_fails)
+        patch.setattr(parts, "PREPARATIONS", {**PREPARATIONS, CURVATURE: broken})
+        failed = unlearn_here(*asked, out, "--workers", 2)
+    assert (failed.code, len(failed.err.splitlines())) == (2, 1), failed.err
+    assert "part curvature mlp1" in failed.err
+    assert "no memory of it" in (steps / "failure.txt").read_text()
+    assert not out.exists()
+    assert steps.stat().st_mode & 0o077 == 0, "it holds rows of D"
+    done = unlearn_here(*asked, out, "--workers", 2)
+    assert done.code == 0, done.err
+    assert "7 of 8 parts were prepared before" in done.out
+    assert arrays_in(out) == arrays_in(tmp_path / "alone")
+    assert not steps.exists()
+    answer = unlearn_here(
+        *("forget", *MODEL, "--ids", "fifty.jsonl", "--prepared", out, "--method", "probe", "--out", tmp_path / "out")
+    )
+    assert answer.code == 0, answer.err
+
+
+def _fails(*_given):
+    raise RuntimeError("no memory of it")
+
+
+def test_a_method_without_its_part_is_told_how_to_prepare_it(unlearn_here, here, tmp_path):
+    answer = ask(unlearn_here, "fifty.jsonl", "--method", "fresh", out=str(tmp_path / "out"))
+    assert (answer.code, len(answer.err.splitlines())) == (2, 1)
+    assert "fresh starts from the probe of all rows, which state does not hold" in answer.err
+    assert "--with probe" in answer.err
+
+
+@pytest.mark.parametrize(("method", "more"), [("newton-crossfit", ""), ("auto", ""), ("probe", " --with probe")])
+def test_without_a_state_it_prepares_what_it_needs_and_says_how_to_keep_it(unlearn_here, here, tmp_path, method, more):
+    """The command that it says is one that can be given."""
+    quick = ("--method", method, "--epochs", 1, "--force")
+    answer = unlearn_here("forget", *MODEL, "--ids", "fifty.jsonl", *quick, "--out", tmp_path / "out")
+    assert answer.code in (0, 1), answer.err
+    [said] = [line for line in answer.out.splitlines() if "the next ones need not" in line]
+    command = f"unlearn prepare {' '.join(MODEL)}{more} --out state"
+    assert said.endswith(f"with --prepared state after: {command}")
+    build_parser().parse_args(shlex.split(command)[1:])
+
+
+@pytest.mark.parametrize("method", ["ssd", "lda"])
+def test_what_no_state_keeps_is_not_said_to_be_kept(unlearn_here, here, tmp_path, method):
+    """ssd starts from importances; of a black box there is no state."""
+    model = ("--logits", "fine_logits.npz", "--data", "features.npz") if method == "lda" else MODEL
+    request = ("--ids", "fifty.jsonl", "--method", method, "--force", "--out", tmp_path / "out")
+    answer = unlearn_here("forget", *model, *request)
+    assert "prepared for this request alone" in answer.out, answer.err
+    assert "unlearn prepare" not in answer.out
+
+
+def test_a_ledger_that_a_request_holds_is_waited_for(unlearn_here, here, tmp_path):
+    """What it reads of a ledger, rows and weights, is of one moment."""
+    book = tmp_path / "ledger"
+    assert ask(unlearn_here, "one.txt", "--ledger", book, out=str(tmp_path / "out")).code == 0
+    with hold_ledger(book):
+        answer = unlearn_here("prepare", *MODEL, "--ledger", book, "--wait", 0, "--out", tmp_path / "state")
+    assert (answer.code, len(answer.err.splitlines())) == (2, 1), answer.err
+    assert "ledger is still in use after 0 s" in answer.err
+    assert not (tmp_path / "state").exists()
+    done = unlearn_here("prepare", *MODEL, "--ledger", book, "--out", tmp_path / "state")
+    assert done.code == 0, done.err
+    assert "1 rows are forgotten by now" in done.out
+    assert not (book / ".lock").exists()
