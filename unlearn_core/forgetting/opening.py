@@ -92,6 +92,23 @@ def prepare(
         sources: the files that all of it came from: as long as they do not change, they need not be read again.
         ledger: of earlier requests on this model, which may be the base or what the last one left. The state is of the
             base, which edits start from; fold models and curvature see none of the rows that are forgotten by now.
+
+    Examples:
+        >>> import tempfile
+        >>> import torch
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> from unlearn_core import forget
+        >>> from unlearn_core.data import load_dataset
+        >>> digits = load_dataset("digits")
+        >>> x, y, heldout = digits.train_x, digits.train_y, Heldout(digits.test_x, digits.test_y)
+        >>> fitted, model = LogisticRegression(max_iter=1000).fit(x, y), torch.nn.Linear(64, 10)
+        >>> weights = {"weight": fitted.coef_, "bias": fitted.intercept_}
+        >>> _ = model.load_state_dict({name: torch.tensor(array) for name, array in weights.items()})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     state = prepare(model, x, y, f"{folder}/state", heldout=heldout)
+        ...     result = forget(model, x, y, [3, 14, 15], "newton", heldout=heldout, prepared=state)
+        >>> result.certificate.content["outcome"]
+        'unlearned'
     """
     opened = open_model(model, features if inputs is None else inputs)
     book = None if ledger is None else Ledger.open(Path(ledger))
