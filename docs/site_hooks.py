@@ -36,7 +36,10 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Old numbers stop the build; links to files that are no pages, such as sources, become names, if the files exist."""
+    """Old numbers stop the build; links to files that are no pages, such as sources, become names, if the files exist.
+
+    What is folded is Markdown too: GitHub takes it so by itself, MkDocs has to be told.
+    """
     document = DOCS / page.file.src_uri
     if document.exists() and (problem := quoted_problem(document, ROOT) or old_numbers(document)):
         raise ValueError(f"{page.file.src_uri}: {problem}")
@@ -48,9 +51,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             return link[0]
         if not place.exists():
             raise FileNotFoundError(f"{page.file.src_uri} links {link['to']}, which is not there")
-        return f"{link['text']} (`{place.relative_to(ROOT)}`)"
+        name = f"`{place.relative_to(ROOT)}`"
+        return name if link["text"] == place.name else f"{link['text']} ({name})"
 
-    return UPWARDS.sub(named, markdown)
+    return UPWARDS.sub(named, markdown).replace("<details><summary>", "<details markdown><summary>")
 
 
 def old_numbers(document: Path) -> str | None:

@@ -56,6 +56,7 @@ def test_every_page_of_the_navigation_and_every_command_is_there(site):
     assert "--dry-run" in commands
     assert "<math" in (site / "method.html").read_text()
     assert "find_eta_max" in (site / "reference" / "python.html").read_text()
+    assert "| :--" not in (site / "results.html").read_text(), "folded tables are tables, too"
 
 
 @pytest.fixture(scope="module")
