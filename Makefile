@@ -9,7 +9,7 @@ READY := .venv/.ready
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 PIP := $(INSTALL) --constraint constraints.txt
 
-.PHONY: demo test check docs bench chaos clean
+.PHONY: demo test check docs quotes bench chaos clean
 
 demo: $(READY)
 	$(BIN)/unlearn run --methods all --out runs/demo
@@ -24,6 +24,10 @@ test: check
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "open site/index.html, or with a search that works: $(BIN)/mkdocs serve"
+
+# Brings what documents quote from docs/data, docs/records and the results up to date; 'make docs' and the tests fail if it is not.
+quotes: $(READY)
+	$(BIN)/python -m benchmarks.saving
 
 check: $(READY)
 	$(BIN)/ruff check .

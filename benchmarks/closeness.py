@@ -9,6 +9,7 @@ No network is trained: bases, retrains and floors, and what was prepared if the 
 store that ``unlearn grid --out RUN`` left. Cells that it lacks are counted and left out. Prints Markdown.
 
     python -m benchmarks.closeness --features FEATURES --out RUN [--arch mlp1 ...] [--seeds 0 1 ...] [--records 1 50 ...]
+        [--save docs/data]
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
+from benchmarks.saving import save, show
 from tasks.compute.unlearning import load_prepared
 from tasks.files import WEIGHTS
 from tasks.step import Step
@@ -170,12 +172,9 @@ def kinds(
     return found
 
 
-def coverage_table(measured: Sequence[Measured]) -> list[str]:
+def coverage_table(measured: Sequence[Measured]) -> list[dict[str, object]]:
     """By architecture, size and time: estimates, truths, and how often the interval holds."""
-    lines = [
-        "| head | records | | cells | estimate | floor | error | within | at most | retrain | at most |",
-        "|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|",
-    ]
+    rows: list[dict[str, object]] = []
     groups = {(one.arch, one.size, one.when): [] for one in measured}
     for one in measured:
         groups[one.arch, one.size, one.when].append(one)
@@ -187,23 +186,31 @@ def coverage_table(measured: Sequence[Measured]) -> list[str]:
         estimates = np.array([one.estimate.estimate for one in several])
         floor, retrain = (np.array([one.truth[role] for one in several]) for role in TRUTHS)
         low, high = (np.array([getattr(one.estimate, end) for one in several]) for end in ("low", "high"))
-        shares = [np.mean((low <= floor) & (floor <= high)), np.mean(floor <= high), np.mean(retrain <= high)]
-        within, at_most, retrain_at_most = (f"{share:.0%}" for share in shares)
-        numbers = [f"{values.mean():.3f}" for values in (estimates, floor)]
-        error = f"{(estimates - floor).mean():+.3f}"
-        cells = [arch, str(size or ""), when, str(len(several)), *numbers, error, within, at_most]
-        lines.append(f"| {' | '.join([*cells, f'{retrain.mean():.3f}', retrain_at_most])} |")
-    return lines
+        rows.append(
+            {
+                "head": arch,
+                "records": size or "",
+                "": when,
+                "cells": len(several),
+                "estimate": f"{estimates.mean():.3f}",
+                "floor": f"{floor.mean():.3f}",
+                "error": f"{(estimates - floor).mean():+.3f}",
+                "within": f"{np.mean((low <= floor) & (floor <= high)):.0%}",
+                "floor at most": f"{np.mean(floor <= high):.0%}",
+                "retrain": f"{retrain.mean():.3f}",
+                "retrain at most": f"{np.mean(retrain <= high):.0%}",
+            }
+        )
+    return rows
 
 
-def kinds_table(found: Mapping[str, Counter[RequestKind]]) -> list[str]:
+def kinds_table(found: Mapping[str, Counter[RequestKind]]) -> list[dict[str, object]]:
     """By request: the share that is taken for each kind."""
-    lines = [f"| request | asked | {' | '.join(RequestKind)} |", "|---" + "|--:" * (1 + len(RequestKind)) + "|"]
-    for name, counted in found.items():
-        total = counted.total()
-        shares = [f"{counted[kind] / total:.1%}" for kind in RequestKind]
-        lines.append(f"| {name} | {total} | {' | '.join(shares)} |")
-    return lines
+    return [
+        {"request": name, "asked": counted.total()}
+        | {str(kind): f"{counted[kind] / counted.total():.1%}" for kind in RequestKind}
+        for name, counted in found.items()
+    ]
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -215,6 +222,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
     parser.add_argument("--records", nargs="+", type=int, default=RANDOM_SIZES)
     parser.add_argument("--draws", type=int, default=100, help="random requests of each size whose kind is asked for")
+    parser.add_argument("--save", type=Path, help="folder to keep both tables in, such as docs/data")
     options = parser.parse_args(given)
     measured: list[Measured] = []
     found: dict[str, Counter[RequestKind]] = {}
@@ -232,7 +240,14 @@ def main(given: Sequence[str] | None = None) -> None:
                 for name, counted in kinds(networks, scenario, keys, options.seeds[0], draws).items():
                     found[name] = found.get(name, Counter()) + counted
             missing += networks.missing
-    print(*coverage_table(measured), "", *kinds_table(found), sep="\n")
+    command = (
+        f"python -m benchmarks.closeness --features FEATURES --out RUN --arch {' '.join(options.arch)} --save docs/data"
+    )
+    for name, rows in (("closeness", coverage_table(measured)), ("kinds", kinds_table(found))):
+        if rows:
+            show(rows)
+        if rows and options.save is not None:
+            save(options.save / f"{name}.csv", rows, command)
     if missing:
         print(f"\nNot in the store: {', '.join(f'{count} {kind}' for kind, count in missing.items())}.")
 

@@ -5,12 +5,14 @@ operations (``torch.utils.flop_counter``), bytes (what every kernel reads and wr
 (operations that are no view and no allocation; the backward pass of a convolution is two). Steps are counted from the
 recipes. A step takes as long as the slowest of three: arithmetic, memory, and the host that launches its kernels.
 
-    python -m benchmarks.gpu_plan
+    python -m benchmarks.gpu_plan [--save docs/data]
 """
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -21,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.saving import save, show
 from unlearn_core import methods
 from unlearn_core.arithmetic import arithmetic
 from unlearn_core.grid import HEADS, RESNET, SEEDS, head_widths
@@ -188,37 +191,49 @@ def steps_of_grid(arch: str, n_classes: int) -> Steps:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--save", type=Path, help="folder to keep both tables in, such as docs/data")
+    folder = parser.parse_args().save
     shown = [
         ("84 head variants", HEADS, Precision.FLOAT32, STACKED),
         *(("28 ResNet-18 variants", (RESNET,), precision, 1) for precision in Precision),
     ]
-    print("| network | precision | networks a step | GFLOP | MB | kernels | updates, one seed | full batches |")
-    print("|---|---|---|---|---|---|---|---|")
-    totals = []
+    steps_table: list[dict[str, object]] = []
+    hours_table: list[dict[str, object]] = []
     for title, archs, precision, members in shown:
         hours: dict[str, dict[str, float]] = {gpu.name: {} for gpu in (A10G, A100)}
         for arch in archs:
             for dataset, n_classes in DATASETS.items():
                 count = count_step(arch, n_classes, members, training_optimization(arch).batch_size, precision)
                 steps = steps_of_grid(arch, n_classes)
-                print(
-                    f"| {arch}, {dataset} | {precision} | {members} | {count.flops / 1e9:.2f} | {count.bytes / 1e6:.0f} "
-                    f"| {count.kernels} | {steps.updates:,} | {steps.full:,.0f} |"
+                steps_table.append(
+                    {
+                        "network": f"{arch}, {dataset}",
+                        "precision": precision,
+                        "networks a step": members,
+                        "GFLOP": f"{count.flops / 1e9:.2f}",
+                        "MB": f"{count.bytes / 1e6:.0f}",
+                        "kernels": count.kernels,
+                        "updates, one seed": f"{steps.updates:,}",
+                        "full batches": f"{steps.full:,.0f}",
+                    }
                 )
                 for gpu in (A10G, A100):
                     for name, seconds in count.totals(steps, gpu, precision).items():
                         before = hours[gpu.name].get(name, 0.0)
                         hours[gpu.name][name] = before + STACKED / members * seconds / 3600
-        totals.append((title, precision, hours))
-    print("\n| all five seeds | precision | GPU | arithmetic, h | memory, h | launches, h | one worker, h | GPU busy |")
-    print("|---|---|---|---|---|---|---|---|")
-    for title, precision, hours in totals:
         for name, spent in hours.items():
+            limits = {f"{limit}, h": f"{spent[limit]:.2f}" for limit in ("arithmetic", "memory", "launches")}
             busy = max(spent["arithmetic"], spent["memory"]) / spent["step"]
-            print(
-                f"| {title} | {precision} | {name} | {spent['arithmetic']:.2f} | {spent['memory']:.2f} "
-                f"| {spent['launches']:.2f} | {spent['step']:.2f} | {busy:.0%} |"
+            hours_table.append(
+                {"all five seeds": title, "precision": precision, "GPU": name}
+                | limits
+                | {"one worker, h": f"{spent['step']:.2f}", "GPU busy": f"{busy:.0%}"}
             )
+    for name, table in (("gpu_steps", steps_table), ("gpu_hours", hours_table)):
+        show(table)
+        if folder is not None:
+            save(folder / f"{name}.csv", table, "python -m benchmarks.gpu_plan --save docs/data")
 
 
 if __name__ == "__main__":

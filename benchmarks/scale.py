@@ -3,7 +3,7 @@
 Runs plans of trivial steps through the true loop of 'unlearn grid' (the plan's file, the look into the store, the schedule,
 the terminal's table, the status file) on workers that answer at once. Prints ms and bytes per step and their ratios.
 
-    python -m benchmarks.scale [--steps 1000 100000]
+    python -m benchmarks.scale [--steps 1000 100000] [--save docs/data/scale.csv]
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.saving import save, show
 from tasks.state import Finished, JobResult
 from tasks.step import Kind, Step, closure
 from workflows.commands.running import SecondsLeft
@@ -117,27 +118,38 @@ def measure(n_steps: int, root: Path) -> tuple[int, float, float, float]:
     return n, milliseconds, (peak - own) / n, own / n
 
 
-def compare(sizes: tuple[int, int], root: Path) -> None:
+def compare(sizes: tuple[int, int], root: Path) -> list[dict[str, object]]:
+    """Prints both sizes beside each other; returns them as rows."""
+    rows: list[dict[str, object]] = []
     found = []
     drive(plan(100), root / "warm")  # imports and the first use of everything
     for n_steps in sizes:
         n, milliseconds, extra, own = measure(n_steps, root)
         found.append((milliseconds, extra))
-        print(
-            f"{n:7} steps: {milliseconds:.3f} ms of CPU per step in the driver (target: below 1); "
-            f"{extra:.0f} bytes per step at the peak, beside {own:.0f} of the step itself",
-            flush=True,
+        rows.append(
+            {
+                "steps": f"{n:,}",
+                "CPU ms a step": f"{milliseconds:.3f}",
+                "bytes a step at the peak": f"{extra:.0f}",
+                "bytes of a step itself": f"{own:.0f}",
+            }
         )
+    show(rows)
     (few_ms, few_bytes), (many_ms, many_bytes) = found
-    print(f"ratio: {many_ms / few_ms:.2f} in time (target: at most 1.5), {many_bytes / few_bytes:.2f} in memory")
+    print("targets: below 1 ms a step, in time at most 1.5 times as much for the larger plan")
+    print(f"ratio: {many_ms / few_ms:.2f} in time, {many_bytes / few_bytes:.2f} in memory")
+    return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, nargs=2, default=(1_000, 100_000))
+    parser.add_argument("--save", type=Path, help="file to keep the table in, such as docs/data/scale.csv")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        compare(arguments.steps, Path(folder))
+        rows = compare(arguments.steps, Path(folder))
+    if arguments.save is not None:
+        save(arguments.save, rows, "python -m benchmarks.scale --save docs/data/scale.csv")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,9 @@ from typing import Any
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
+from workflows.publishing import STAMP, stamp_problem
+from workflows.quoting import quoted_problem
+
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
@@ -33,8 +36,14 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links to files that are no pages, such as sources, become names; that the files exist is checked here."""
-    here = (DOCS / page.file.src_uri).parent
+    """Old numbers stop the build; links to files that are no pages, such as sources, become names, if the files exist.
+
+    What is folded is Markdown too: GitHub takes it so by itself, MkDocs has to be told.
+    """
+    document = DOCS / page.file.src_uri
+    if document.exists() and (problem := quoted_problem(document, ROOT) or old_numbers(document)):
+        raise ValueError(f"{page.file.src_uri}: {problem}")
+    here = document.parent
 
     def named(link: re.Match[str]) -> str:
         place = (here / link["to"]).resolve()
@@ -42,9 +51,14 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             return link[0]
         if not place.exists():
             raise FileNotFoundError(f"{page.file.src_uri} links {link['to']}, which is not there")
-        return f"{link['text']} (`{place.relative_to(ROOT)}`)"
+        name = f"`{place.relative_to(ROOT)}`"
+        return name if link["text"] == place.name else f"{link['text']} ({name})"
 
-    return UPWARDS.sub(named, markdown)
+    return UPWARDS.sub(named, markdown).replace("<details><summary>", "<details markdown><summary>")
+
+
+def old_numbers(document: Path) -> str | None:
+    return stamp_problem(document) if STAMP.search(document.read_text()) else None
 
 
 def on_page_content(html_text: str, **_: Any) -> str:

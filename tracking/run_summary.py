@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,7 +12,7 @@ from tracking.claims import Claim, Verdict, can_fail, claims_table
 from tracking.entries import REFERENCES, Spread
 from tracking.figures.style import look_of
 from tracking.front import HEADLINE, KL_F, KL_T, Place, places, trajectories
-from tracking.mlflow_views import COST
+from tracking.mlflow_views import COST, LOG_COST
 from tracking.summary import closest, headline
 from tracking.tables.benchmark import MEASURES, benchmark_table
 from tracking.tables.exports import markdown
@@ -20,7 +21,7 @@ from tracking.tables.table import Table, only_columns
 from tracking.tree import Tree, TreeVariant
 from unlearn_core import methods
 
-VERSION = 1
+VERSION = 2
 """Raise it if what is summarized changes: runs of an older one are then written again."""
 DESCRIPTION = "mlflow.note.content"
 LONGEST_TAG = 8000
@@ -66,7 +67,7 @@ def variant_summary(variant: TreeVariant) -> RunSummary:
         tags[AT_HEADLINE] = str(place.method)
         said = {KL_F: place.kl, f"{KL_F}_over_short": place.ratio}
         metrics += [(f"{name}/{AT_HEADLINE}", value, 0) for name, value in said.items() if value is not None]
-    return RunSummary(variant.name, tags, metrics)
+    return RunSummary(variant.name, tags, [(name, _readable(value), step) for name, value, step in metrics])
 
 
 def row_summaries(variant: TreeVariant) -> Iterator[RunSummary]:
@@ -81,15 +82,34 @@ def row_summaries(variant: TreeVariant) -> Iterator[RunSummary]:
                     curve.append((measure, spread.mean, step))
                     curve.append((f"{measure}_std", spread.std or 0.0, step))
         drawn = {name for name, _, _ in curve}
-        ends = [(name, spread.mean, 0) for name, spread in _spreads(variant, row) if name not in drawn]
-        yield RunSummary(row, {"mlflow.runColor": look_of("floor" if row == "retrain" else row).color}, curve + ends)
+        curve += [(name, spread.mean, 0) for name, spread in _spreads(variant, row) if name not in drawn]
+        curve += [(LOG_COST, math.log10(value), step) for name, value, step in curve if name == COST and value > 0]
+        yield RunSummary(row, {"mlflow.runColor": look_of("floor" if row in REFERENCES else row).color}, curve)
 
 
 def variant_description(variant: TreeVariant, links: str) -> str:
-    """The benchmark in Markdown, as much of it as a tag of MLflow holds."""
+    """The benchmark in Markdown, as much of it as a tag of MLflow holds; first what the UI shows without a click."""
     table = only_columns(benchmark_table(variant), lambda column: not column.aside)
     told = [f"{sentence}\n" for sentence in headline(Tree((variant,)))]
-    return _fitting(links, *told, table=table)
+    return _fitting(_in_short(variant), links, *told, table=table)
+
+
+def _in_short(variant: TreeVariant) -> str:
+    """The closest method and what it is beside, in numbers."""
+    best = closest(variant, methods.names(), KL_F)
+    rows = {} if best is None else {f"closest at the last epoch: {best}": best.names[0]}
+    said = []
+    for name, row in (rows | {name: name for name in ("floor", "base") if variant.has(name)}).items():
+        means = {measure: spread.mean for measure, spread in _spreads(variant, row)}
+        kls = ", ".join(f"{measure} {means[measure]:.2g}" for measure in (KL_F, KL_T) if measure in means)
+        cost = f", cost {means[COST]:.2g} % of a retrain" if row not in REFERENCES and COST in means else ""
+        said.append(f"**{name}**: {kls} nats{cost}")
+    return "; ".join(said) + "\n"
+
+
+def _readable(value: float) -> float:
+    """Four significant digits: MLflow's tables show all that a number has."""
+    return float(f"{value:.4g}")
 
 
 def grid_summary(tree: Tree, claims: Sequence[Claim]) -> RunSummary:

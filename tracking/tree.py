@@ -135,7 +135,15 @@ def read_entries(root: Path, variant: Variant, backbone: str) -> list[Entry]:
 
 
 def read_tree(root: Path) -> Tree:
-    """Everything below ``root``; what cannot be used is left out and reported, and never stops the reading."""
+    """Everything below ``root``; what cannot be used is left out and reported, and never stops the reading.
+
+    Examples:
+        After ``make demo``:
+
+        >>> tree = read_tree(Path("runs/demo/results"))
+        >>> len(tree.variants), tree.problems
+        (1, ())
+    """
     files = sorted(root.glob("*/*/*.json"))
     if not any(file.name.endswith(SUFFIX) for file in files):
         raise BadInput(f"{root} holds no results (DATASET/BACKBONE/SCENARIO_ARCH{SUFFIX}); give the results of a run")

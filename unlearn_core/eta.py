@@ -138,6 +138,13 @@ def mean_lse_shift(eta: float, logits: NDArray[np.floating], signal: Array) -> f
     Args:
         logits: (N, C) base logits f(x).
         signal: (N, C) proxy shift; -inf marks a class that left the support.
+
+    Examples:
+        One of two equally likely classes leaves: h(1) = -log 2.
+
+        >>> import numpy as np
+        >>> round(mean_lse_shift(1.0, np.zeros((1, 2)), np.array([[0.0, -np.inf]])), 4)
+        -0.6931
     """
     _check(logits, signal)
     return 0.0 if eta == 0 else Shift.of(logits, signal).value(eta)
@@ -159,6 +166,15 @@ def find_eta_max(logits: NDArray[np.floating], signal: Array, cap: float = 1.0) 
         logits: (N, C) base logits on D.
         signal: (N, C) proxy shift on D.
         cap: 1.0 as in the paper; ``math.inf`` looks for the root of h wherever it is.
+
+    Examples:
+        h(eta) = log((e^eta + e^(-2 eta)) / 2) is zero where e^eta is the golden ratio.
+
+        >>> import math
+        >>> import numpy as np
+        >>> found = find_eta_max(np.zeros((1, 2)), np.array([[1.0, -2.0]]))
+        >>> found.admissible, round(math.exp(found.eta_max), 4)
+        (True, 1.618)
     """
     _check(logits, signal)
     if not cap > 0:

@@ -64,6 +64,16 @@ def fit_proxy(
         forget: (N,) True for the rows to forget.
         logits: (N, C) of the base network, which ``fresh`` needs.
         seed: of what is drawn by chance, in ``fresh`` alone.
+
+    Examples:
+        Without the zeros nothing is a zero.
+
+        >>> from unlearn_core.data import load_dataset
+        >>> digits = load_dataset("digits")
+        >>> proxy = fit_proxy("lda", digits.train_x, digits.train_y, digits.train_y == 0, n_classes=10)
+        >>> log_p, log_p_r = proxy.log_posteriors(Points(digits.test_x))
+        >>> float(np.exp(log_p[:, 0]).max()) > 0.99, float(np.exp(log_p_r[:, 0]).max())
+        (True, 0.0)
     """
     problem = problem_of(features, labels, n_classes)
     line = methods.find_proxy(method)

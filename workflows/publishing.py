@@ -16,13 +16,14 @@ import polars as pl
 
 from tracking import audit_document
 from tracking.audits import Audit
-from tracking.document import END_OF_PART, MADE, PART
+from tracking.document import MADE
 from tracking.figures.roc import write_rocs
 from tracking.frames import OWNER, frames
 from tracking.tables.exports import frame
 from tracking.tables.shadows import audit_tables
 from unlearn_core.errors import BadInput
 from workflows.layout import check_folder
+from workflows.quoting import renew
 from workflows.report import Report
 
 NUMBERS = ("last_kl_f", "last_kl_t", "best_kl_f", "best_kl_t", "last_acc_t", "last_acc_f", "cost", "preparation", "rte")
@@ -30,9 +31,6 @@ MADES = (MADE, audit_document.MADE)
 """What a document that may be written over says of itself."""
 STAMP = re.compile(
     r"^<!-- numbers: (?P<file>\S+) sha256:(?P<numbers>\w+); text sha256:(?P<text>\w+) -->\n", re.MULTILINE
-)
-QUOTED = re.compile(
-    r"(?P<head><!-- part of (?P<document>\S+): headline -->\n)(?P<body>.*?)(?P<end><!-- /part -->)", re.DOTALL
 )
 
 
@@ -55,7 +53,8 @@ def publish(report: Report, document: Path) -> list[Path]:
     check_document(document)
     text = (report.page.parent / "report.md").read_text()
     _write(document, text, report.files, lambda: _write_numbers(report, document))
-    return [quoting for quoting in _neighbours(document) if _quote(quoting, document)]
+    root = document.absolute().parent.parent
+    return [quoting for quoting in _neighbours(document) if renew(quoting, root)]
 
 
 def publish_audits(audits: Sequence[Audit], folder: Path, document: Path, notes: str) -> None:
@@ -106,15 +105,6 @@ def stamp_problem(document: Path) -> str | None:
     return None
 
 
-def quoted_problem(quoting: Path, root: Path) -> str | None:
-    """Whether a document's quotations are what the quoted documents say; those from before they had parts are let be."""
-    for found in QUOTED.finditer(quoting.read_text()):
-        wanted = _part(root / found["document"], quoting)
-        if wanted is not None and found["body"] != wanted:
-            return f"its quotation of {found['document']} is old; run 'unlearn report --document {found['document']}'"
-    return None
-
-
 def _write_numbers(report: Report, document: Path) -> Path:
     """Means and standard deviations over seeds of all that the tables show, one line for every variant and row."""
     path = document.parent / "data" / f"{document.stem}.csv"
@@ -140,30 +130,6 @@ def _digest(content: bytes) -> str:
 
 def _neighbours(document: Path) -> list[Path]:
     return sorted({*document.parent.glob("*.md"), *document.absolute().parent.parent.glob("README.md")} - {document})
-
-
-def _quote(quoting: Path, document: Path) -> bool:
-    """Bring its quotation of ``document`` up to date, if it has one."""
-    text = quoting.read_text()
-
-    def fresh(found: re.Match[str]) -> str:
-        body = _part(document, quoting) if Path(found["document"]).name == document.name else None
-        return found[0] if body is None else found["head"] + body + found["end"]
-
-    new = QUOTED.sub(fresh, text)
-    if new != text:
-        quoting.write_text(new)
-    return new != text
-
-
-def _part(document: Path, quoting: Path) -> str | None:
-    """The headline of a document as another would say it: links lead from there."""
-    text = document.read_text() if document.exists() else ""
-    if PART not in text:
-        return None
-    body = text.split(PART, 1)[1].split(END_OF_PART, 1)[0].lstrip("\n")
-    away = document.absolute().parent.relative_to(quoting.absolute().parent).as_posix()
-    return body if away == "." else body.replace("](figures/", f"]({away}/figures/")
 
 
 def _made_here(document: Path) -> bool:

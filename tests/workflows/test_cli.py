@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shutil
 import signal
@@ -232,11 +233,16 @@ def test_a_refusal_is_the_same_from_a_shell(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_ui_serves_on_loopback_and_leaves_nothing_behind(grid):
+def test_the_ui_serves_on_loopback_opens_a_browser_and_leaves_nothing_behind(grid, tmp_path):
     _, out = grid
     port = free_port()
-    with running([sys.executable, "-m", "workflows", "ui", "--out", out, "--port", port]) as process:
-        wait_until(lambda: "all variants: " in process.stdout, "the links", process)
+    browser, opened = tmp_path / "browser", tmp_path / "opened"
+    browser.write_text(f'#!/bin/sh\nprintf %s "$1" > "{opened}"\n')
+    browser.chmod(0o755)
+    command = [sys.executable, "-m", "workflows", "ui", "--out", out, "--port", port, "--open"]
+    with running(command, None, {**os.environ, "BROWSER": f"{browser} %s"}) as process:
+        wait_until(lambda: opened.exists() and opened.read_text(), "the browser", process)
+        assert f"all variants: {opened.read_text()}\n" in process.stdout, "the first link is what is opened"
         assert listens(port), "links come once there is something behind them"
         for what in ("all variants", "methods of the newest variant", "the grid as a whole"):
             assert re.search(

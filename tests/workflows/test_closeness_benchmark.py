@@ -24,14 +24,14 @@ def test_coverage_and_errors_by_hand():
         measured(0.1, 0.2, 0.3, 0.31, 0.2),  # above
         measured(0.1, 0.2, 0.3, 0.31, 0.35),  # both above
     ]
-    line, total = coverage_table(cells)[2:]
-    assert line == "| mlp1 | 50 | after | 4 | 0.200 | 0.230 | -0.030 | 25% | 50% | 0.175 | 75% |"
-    assert total.startswith("| all |  | after | 4 |")
+    line, total = (list(row.values()) for row in coverage_table(cells))
+    assert line == ["mlp1", 50, "after", 4, "0.200", "0.230", "-0.030", "25%", "50%", "0.175", "75%"]
+    assert total[:4] == ["all", "", "after", 4]
 
 
 def test_shares_of_kinds_by_hand():
     found = {"random 50": Counter({RequestKind.EXCHANGEABLE: 3, RequestKind.GROUP: 1})}
-    assert kinds_table(found)[2] == "| random 50 | 4 | 0.0% | 75.0% | 25.0% | 0.0% |"
+    assert list(kinds_table(found)[0].values()) == ["random 50", 4, "0.0%", "75.0%", "25.0%", "0.0%"]
 
 
 @pytest.mark.slow

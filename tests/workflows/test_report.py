@@ -15,7 +15,8 @@ from tests.processes import Ended
 from tracking.document import END_OF_PART, MADE, PART
 from tracking.tree import Tree
 from unlearn_core.errors import BadInput
-from workflows.publishing import publish, quoted_problem, stamp_problem
+from workflows.publishing import publish, stamp_problem
+from workflows.quoting import quoted_problem
 from workflows.report import Report
 
 

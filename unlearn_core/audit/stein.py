@@ -23,6 +23,10 @@ def min_queries(kl: float, alpha: float = 1e-3) -> int:
     """N(alpha) = ceil((1 - 2 alpha) ln((1 - alpha) / alpha) / KL): fewer random queries do not reach error rates alpha.
 
     ``UNBOUNDED`` for KL = 0, where no number of queries is enough; 0 for an infinite KL, where the bound says nothing.
+
+    Examples:
+        >>> min_queries(0.01), min_queries(1.0)
+        (690, 7)
     """
     if not 0 < alpha < 0.5:
         raise BadInput(f"alpha {alpha} must lie between 0 and 0.5; it is the attacker's error rate")

@@ -21,7 +21,12 @@ DATASETS: Mapping[str, Callable[[], FeatureSet]] = MappingProxyType({"digits": l
 
 
 def load_dataset(name_or_path: str) -> FeatureSet:
-    """The named data set of features, or the feature set at that path."""
+    """The named data set of features, or the feature set at that path.
+
+    Examples:
+        >>> load_dataset("digits").train_x.shape
+        (1437, 64)
+    """
     if name_or_path in DATASETS:
         return DATASETS[name_or_path]()
     if holds_images(name_or_path):

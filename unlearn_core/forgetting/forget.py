@@ -149,6 +149,19 @@ def forget(
         observer: hears how it goes.
         deliver: writes the results; called before the ledger is told, so that a failed write leaves the ledger as it was. If
             they are not to be seen before they count, put them in place once ``forget`` has returned.
+
+    Examples:
+        Of a black box that gives logits, forget the zeros; what comes back shifts its answers.
+
+        >>> import numpy as np
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> from unlearn_core.data import load_dataset
+        >>> x, y = load_dataset("digits").train_x, load_dataset("digits").train_y
+        >>> logits = LogisticRegression(max_iter=1000).fit(x, y).decision_function(x)
+        >>> result = forget(logits, x, y, np.flatnonzero(y == 0), finalizer="none")
+        >>> result.certificate.content["outcome"], result.certificate.content["accuracy"]["after"]["forgotten"]
+        ('unlearned', 0.0)
+        >>> shifted = result.logit_processor(logits, x)
     """
     settings = ForgetSettings(
         ridge=ridge,

@@ -101,6 +101,23 @@ def prepare(
         wait, waiting: for how many seconds to wait while a request holds the ledger, and who is told of it.
         also: what to prepare that is not always: ``probe``, which ``probe`` and ``fresh`` start from.
         compute: computes the parts that it is given the names of, elsewhere; None: here.
+
+    Examples:
+        >>> import tempfile
+        >>> import torch
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> from unlearn_core import forget
+        >>> from unlearn_core.data import load_dataset
+        >>> digits = load_dataset("digits")
+        >>> x, y, heldout = digits.train_x, digits.train_y, Heldout(digits.test_x, digits.test_y)
+        >>> fitted, model = LogisticRegression(max_iter=1000).fit(x, y), torch.nn.Linear(64, 10)
+        >>> weights = {"weight": fitted.coef_, "bias": fitted.intercept_}
+        >>> _ = model.load_state_dict({name: torch.tensor(array) for name, array in weights.items()})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     state = prepare(model, x, y, f"{folder}/state", heldout=heldout)
+        ...     result = forget(model, x, y, [3, 14, 15], "newton", heldout=heldout, prepared=state)
+        >>> result.certificate.content["outcome"]
+        'unlearned'
     """
     opened = open_model(model, features if inputs is None else inputs)
     if unknown := set(also) - set(OPTIONAL):

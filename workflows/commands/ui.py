@@ -53,14 +53,15 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     say(f"MLflow is starting on {address}, which takes a while (Ctrl-C ends it)")
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
     command += ["--host", "127.0.0.1", "--port", str(arguments.port), "--workers", "1"]
+    command += ["--uvicorn-opts", "--log-level warning"]  # a line for every request would hide the links
     # the server starts processes of its own: a group, so that all of them end with this command
     server = subprocess.Popen(command, start_new_session=True, env={**QUIET, **os.environ})
     try:
+        shown = _links(uri, layout.experiment)  # while it starts: importing MLflow takes as long here as there
         # in short waits: a signal may reach a library's thread first, and a long wait would then never hear of it
         while server.poll() is None and not _answers(f"{address}/health"):
             time.sleep(0.2)
         if server.poll() is None:
-            shown = _links(uri, layout.experiment)
             for what, link in shown.items():
                 say(f"{what}: {address}/{link}")
             if not shown:
