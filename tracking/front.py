@@ -60,12 +60,16 @@ def percent(budget: float) -> str:
     return f"{100 * budget:g} %"
 
 
-def trajectories(variant: TreeVariant) -> list[Trajectory]:
-    """Of the methods that every seed has and that unlearn in some, in the table's order."""
-    if not variant.has("retrain"):
-        return []
-    found = (_trajectory(variant.entries, method) for method in variant.methods if variant.has(method))
-    return [trajectory for trajectory in found if trajectory.points]
+def trajectories(variant: TreeVariant) -> tuple[Trajectory, ...]:
+    """Of the methods that every seed has and that unlearn in some, in the table's order.
+
+    Computed once: tables, claims, figures and the page ask for them a dozen times, which took most of a report's time.
+    """
+    if "trajectories" not in variant.kept:
+        rows = variant.methods if variant.has("retrain") else ()
+        found = (_trajectory(variant.entries, method) for method in rows if variant.has(method))
+        variant.kept["trajectories"] = tuple(trajectory for trajectory in found if trajectory.points)
+    return variant.kept["trajectories"]
 
 
 def _trajectory(entries: Sequence[Entry], method: str) -> Trajectory:

@@ -10,7 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,8 @@ class TreeVariant:
     backbone: str
     entries: tuple[Entry, ...]
     problems: tuple[TreeProblem, ...] = ()
+    kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What was computed of it and is asked for again."""
 
     @property
     def complete(self) -> bool:

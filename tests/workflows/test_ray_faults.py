@@ -13,8 +13,8 @@ from tests.commands import unlearn
 from tests.processes import Running, free_port, run, running, wait_until
 
 GRID = (
-    "--dataset", "digits", "--arch", "linear", "--scenario", "class", "--key", "0,1,2,3", "--methods", "lda-2c,ga",
-    "--epochs", "50", "--no-tracking",
+    "--dataset", "digits", "--arch", "linear", "--scenario", "class", "--key", "0,1,2,3", "--seeds", "0,42",
+    "--methods", "lda-2c,ga", "--epochs", "50", "--no-tracking",
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import unlearn
 from tests.processes import Running, run, running, wait_until
 from tests.stored import content
 
@@ -83,8 +84,7 @@ def test_workers_share_gpus_in_fractions_and_give_the_cpus_results(tmp_path, gpu
     places = [json.loads(line) for line in (there / "places.jsonl").read_text().splitlines()]
     assert {tuple(rest) for _, *rest in places} == {("0", "cuda")}
     assert sorted(Counter(node for node, *_ in places).values()) == [1, 1, 2]
-    alone = [sys.executable, "-m", "workflows", *GRID, "--local", "--out", here]
-    local = run(alone, environment=ray_environment, seconds=GRID_SECONDS)
+    local = unlearn(*GRID, "--local", "--out", here)
     assert local.returncode == 0, local
     assert content(there) == content(here)
 
