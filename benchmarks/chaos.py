@@ -9,8 +9,8 @@ a local Ray, the others in one process; every other one of those writes to an ML
     python -m benchmarks.chaos --table docs/data/chaos.csv
 
 ``--save`` adds a line for every fault as soon as its round has ended; ``--table`` prints such a file as in
-``docs/reliability.md``. Clock jumps need a C compiler: a few preloaded lines move the clock of one driver and nobody else's.
-A full disk needs root, for a small tmpfs. What cannot be tried is named and left out.
+``docs/reliability.md``. Drivers are forked from this process, which has loaded all code, because that takes longer than the
+grid. A clock jumps for the driver alone. A full disk needs root, for a small tmpfs; otherwise it is left out, and named.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import json
 import random
 import shutil
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
@@ -86,9 +85,9 @@ def _play(root: Path, n_faults: int, seed: int, save: Path | None) -> list[Struc
     moments = random.Random(seed)
     environment = surroundings(root)
     plain = Scene(root, "undisturbed", environment, "one process")
-    subprocess.run(
-        _command(plain), env=plain.environment, check=True, capture_output=True, timeout=START_SECONDS
-    )  # fmt: skip
+    plain.start(_arguments(plain))
+    if plain.wait(START_SECONDS) != 0:
+        raise RuntimeError(f"the undisturbed run failed: see {plain.log}")
     wanted = Undisturbed(_content(plain.out), _runs(plain))
     found: list[Struck] = []
     with MlflowServer(root, environment) as server:
@@ -137,33 +136,24 @@ def _start(
 ) -> int:
     """Start the command and strike until it ends; its exit code."""
     scene.repair()
+    scene.say(f"start {start}")
     begun = time.monotonic()
-    with scene.log.open("a") as log:
-        log.write(f"--- start {start}\n")
-        log.flush()
-        driver = subprocess.Popen(_command(scene), env=scene.environment, stdout=log, stderr=log)
-        scene.driver = driver
-        while len(struck) < n_faults and driver.poll() is None:
-            fault = moments.choice(possible(scene))
-            if scene.wait_for(fault, START_SECONDS) and scene.pause(moments.uniform(0.0, 6.0)):
-                at = time.monotonic() - begun
-                if FAULTS[fault].strike(scene, moments):
-                    struck.append((start, round(at, 1), fault))
-                    log.write(f"--- {fault} at {at:.1f} s\n")
-                    log.flush()
-        try:
-            return driver.wait(START_SECONDS)
-        except subprocess.TimeoutExpired:
-            driver.kill()
-            driver.wait()
-            return -1
+    scene.start(_arguments(scene))
+    while len(struck) < n_faults and scene.runs:
+        fault = moments.choice(possible(scene))
+        if scene.wait_for(fault, START_SECONDS) and scene.pause(moments.uniform(0.0, 6.0)):
+            at = time.monotonic() - begun
+            if FAULTS[fault].strike(scene, moments):
+                struck.append((start, round(at, 1), fault))
+                scene.say(f"{fault} at {at:.1f} s")
+    return scene.wait(START_SECONDS)
 
 
-def _command(scene: Scene) -> list[str]:
+def _arguments(scene: Scene) -> list[str]:
     more = ["--workers", "2"] if scene.where == "Ray" else ["--local"]
     if scene.server:
         more += ["--tracking-uri", scene.server.uri]
-    return [sys.executable, "-m", "workflows", *GRID, "--out", str(scene.out), *more]
+    return [*GRID, "--out", str(scene.out), *more]
 
 
 def _content(out: Path) -> dict[str, Any]:

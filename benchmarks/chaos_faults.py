@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import random
-import shutil
 import signal
 import socket
 import struct
@@ -14,6 +14,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import TracebackType
 
@@ -25,7 +27,6 @@ RAY_PROCESSES = {
 }
 DAY = 24 * 3600
 JUMPS = (400 * DAY, -400 * DAY, 7200, -7200, -90)
-CLOCK = "clock.so"
 DISK_MEGABYTES = 64
 MARK = "UNLEARN_CHAOS"
 
@@ -90,14 +91,33 @@ class Scene:
         self.log: Path = root / f"{name}.log"
         self.server: MlflowServer | None = server
         self.small_disk: bool = False
-        self.driver: subprocess.Popen[bytes] | None = None
+        self.driver: BaseProcess | None = None
         self.environment: dict[str, str] = {**environment, MARK: name}
         self._clock: Path = root / f"{name}.clock"
-        clock = root / CLOCK
-        self.has_clock: bool = clock.exists() and where != "Ray"
-        if self.has_clock:
-            self._clock.write_bytes(_seconds(0))
-            self.environment |= {"LD_PRELOAD": str(clock), "UNLEARN_CHAOS_CLOCK": str(self._clock)}
+        self.jump(0)
+
+    def start(self, arguments: list[str]) -> None:
+        """A driver, by a command's arguments."""
+        driven = (arguments, self.environment, self.log, self._clock)
+        self.driver = get_context("fork").Process(target=_drive, args=driven)
+        self.driver.start()
+
+    def say(self, line: str) -> None:
+        with self.log.open("a") as log:
+            log.write(f"--- {line}\n")
+
+    @property
+    def runs(self) -> bool:
+        return self.driver is not None and self.driver.is_alive()
+
+    def wait(self, seconds: float) -> int:
+        """The driver's exit code; one that hangs is killed."""
+        assert self.driver is not None
+        self.driver.join(seconds)
+        self.driver.kill()
+        self.driver.join()
+        assert self.driver.exitcode is not None
+        return self.driver.exitcode
 
     def pids(self, what: str) -> list[int]:
         return [pid for pid in _marked(self.name) if RAY_PROCESSES[what] in _title(pid)]
@@ -113,13 +133,11 @@ class Scene:
     def pause(self, seconds: float) -> bool:
         """Whether the driver still runs afterwards."""
         assert self.driver is not None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.driver.wait(seconds)
-        return self.driver.poll() is None
+        self.driver.join(seconds)
+        return self.runs
 
     def jump(self, by: int) -> None:
-        with self._clock.open("r+b") as clock:  # mapped by the driver: written in place
-            clock.write(_seconds(by))
+        self._clock.write_bytes(struct.pack("=q", by))
 
     @property
     def filler(self) -> Path:
@@ -159,7 +177,8 @@ def _is_driving(scene: Scene) -> bool:
 
 def _kill_driver(scene: Scene, moments: random.Random) -> bool:
     assert scene.driver is not None
-    return _signal(scene.driver.pid, signal.SIGKILL)
+    scene.driver.kill()
+    return True
 
 
 def _stop_worker(scene: Scene, moments: random.Random) -> bool:
@@ -233,7 +252,7 @@ FAULTS: dict[str, Fault] = {
     "worker stopped": Fault(lambda scene: bool(scene.pids("worker")), _stop_worker, _on_ray),
     "store file": Fault(lambda scene: bool(_stamps(scene)), _damage),
     "file times": Fault(_is_driving, _set_file_times),
-    "clock": Fault(_is_driving, _jump, lambda scene: scene.has_clock),
+    "clock": Fault(_is_driving, _jump),
     "disk full": Fault(_is_driving, _fill_disk, lambda scene: scene.small_disk),
     "MLflow server": Fault(_is_driving, _kill_server, lambda scene: scene.server is not None),
 }
@@ -257,17 +276,39 @@ def small_disk(folder: Path) -> Iterator[bool]:
 
 
 def surroundings(root: Path) -> dict[str, str]:
-    """A home of its own, and no token; says what cannot be tried here."""
+    """A home of its own, no token, and all code loaded; says what cannot be tried here."""
     (root / "home").mkdir(parents=True)
-    source = Path(__file__).resolve().parent
-    compiler = ["cc", "-O2", "-shared", "-fPIC", "-o", str(root / CLOCK), str(source / "chaos_clock.c")]
-    if not shutil.which("cc") or subprocess.run(compiler).returncode:
-        print("no clock jumps: they need a C compiler, cc", file=sys.stderr)
     with small_disk(root / "disk") as disk:
         if not disk:
             print("no full disks: only root may mount a small one", file=sys.stderr)
+    source = str(Path(__file__).resolve().parent.parent)
     ours = {"HOME": str(root / "home"), "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
-    return {**os.environ, **ours, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(source.parent)}
+    # a server's job runners are seven processes that nobody here needs
+    ours |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": source, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    os.environ.update(ours)
+    for module in ("workflows.commands.grid", "tasks.worker", "tasks.ray_backend", "tracking.mlflow_tracker"):
+        importlib.import_module(module)
+    return dict(os.environ)
+
+
+def _drive(arguments: list[str], environment: dict[str, str], log: Path, clock: Path) -> None:
+    """What a forked driver does: the command, by a clock that can be set while it runs."""
+    os.environ.update(environment)
+    with log.open("a") as opened:
+        os.dup2(opened.fileno(), 1)
+        os.dup2(opened.fileno(), 2)
+    true_time, true_ns = time.time, time.time_ns
+
+    def jump() -> int:
+        (seconds,) = struct.unpack("=q", clock.read_bytes() or bytes(8))
+        return seconds
+
+    time.time = lambda: true_time() + jump()
+    time.time_ns = lambda: true_ns() + 10**9 * jump()
+    from workflows.cli import main
+
+    sys.argv = ["unlearn", *arguments]
+    main()
 
 
 def _marked(mark: str) -> list[int]:
@@ -281,10 +322,6 @@ def _marked(mark: str) -> list[int]:
         except OSError:
             continue
     return found
-
-
-def _seconds(jump: int) -> bytes:
-    return struct.pack("=q", jump)
 
 
 def _title(pid: int) -> str:
