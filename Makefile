@@ -49,7 +49,7 @@ bench: $(READY)
 
 # Kills what can be killed, twenty times; slow, and not part of the tests.
 chaos: $(READY)
-	$(BIN)/python -m benchmarks.chaos --rounds 20
+	$(BIN)/python -m benchmarks.chaos --faults 100
 
 clean:
 	rm -rf .venv runs site .pytest_cache .ruff_cache .import_linter_cache *.egg-info

@@ -1,184 +1,159 @@
 """Kill whatever can be killed while grids run, resume with the same command, and compare with an undisturbed run.
 
-``make chaos`` runs it (it is slow, and not part of the tests). Every round starts a digits grid on a local Ray of its own,
-injects one fault at a random moment (seeded), and reruns the same command until it ends with 0. Then the store, the results
-tree and MLflow are compared with a run in one process that nothing disturbed. Prints the table of ``docs/reliability.md``.
+``make chaos`` runs it (it is slow, and not part of the tests). A round is one output folder: its digits grid starts, some
+faults strike at random moments (seeded), and the same command is started again, and struck again, until it ends with 0. Then
+store, results tree and MLflow are compared with a run in one process that nothing disturbed. A third of the rounds run on
+a local Ray, the others in one process; every other one of those writes to an MLflow server.
 
-    python -m benchmarks.chaos --rounds 20
+    python -m benchmarks.chaos --faults 100 --save docs/data/chaos.csv
+    python -m benchmarks.chaos --table docs/data/chaos.csv
+
+``--save`` adds a line for every fault as soon as its round has ended; ``--table`` prints such a file as in
+``docs/reliability.md``. Drivers are forked from this process, which has loaded all code, because that takes longer than the
+grid. A clock jumps for the driver alone. A full disk needs root, for a small tmpfs; otherwise it is left out, and named.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
-import os
 import random
 import shutil
-import signal
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from benchmarks.chaos_faults import FAULTS, MlflowServer, Scene, possible, small_disk, surroundings
 
 GRID = (
-    "grid", "--dataset", "digits", "--arch", "linear", "--scenario", "class", "--key", "0,1,2,3", "--seeds", "0,42",
+    "grid", "--dataset", "digits", "--arch", "linear", "--scenario", "class", "--key", "0,1", "--seeds", "0,42",
     "--methods", "lda-2c,ga", "--epochs", "20",
 )  # fmt: skip
-FAULTS = ("driver", "worker", "raylet", "GCS", "MLflow writer", "worker stopped", "store file")
-PROCESS = {"worker": "ray::Worker", "raylet": "/raylet", "GCS": "/gcs_server", "MLflow writer": "ray::MlflowTracker"}
+AT_MOST = 10
+"""Faults of one round."""
+QUIET_STARTS = 3
+"""Starts without a new fault, after which a grid that still does not end with 0 counts as not survived."""
+START_SECONDS = 900.0
 MEASURED = ("seconds", "rte", "cost", "preparation", "proxy_seconds")
-STARTS = 5
-"""Reruns after one fault before it counts as not survived."""
-STEP_SECONDS = 900.0
 
 
-class Round(NamedTuple):
-    """What one fault did. ``lost`` and ``doubled`` count steps and MLflow runs against the undisturbed run."""
+@dataclass(frozen=True)
+class Struck:
+    """A fault, and what became of its round: files and runs ``lost`` and ``doubled`` are in the first line of a round."""
 
+    round: int
+    where: str
+    start: int
+    seconds: float
     fault: str
-    struck: bool
     survived: bool
-    starts: int
     lost: int
     doubled: int
 
 
+@dataclass(frozen=True)
+class Undisturbed:
+    """What every round must come to."""
+
+    content: dict[str, Any]
+    runs: Counter[tuple[str, ...]]
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faults", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--save", type=Path, help="a CSV file to which a line for every fault is added")
+    parser.add_argument("--keep", type=Path, help="an empty folder for what is written, logs of failed rounds included")
+    parser.add_argument("--table", type=Path, help="print what such a CSV file says, and run nothing")
     arguments = parser.parse_args()
-    moments = random.Random(arguments.seed)
-    rounds: list[Round] = []
+    if arguments.table:
+        print(table(read(arguments.table)))
+        return
     with tempfile.TemporaryDirectory(prefix="unlearn-chaos-") as folder:
-        root = Path(folder)
-        environment = _environment(root)
-        plain = root / "undisturbed"
-        started = time.monotonic()
-        subprocess.run(
-            _command(plain, "--local"), env=environment, check=True, capture_output=True, timeout=STEP_SECONDS
-        )
-        took = time.monotonic() - started
-        wanted, runs = _content(plain), _runs(plain)
-        for number in range(arguments.rounds):
-            out = root / f"round{number}"
-            rounds.append(_round(FAULTS[number % len(FAULTS)], out, environment, moments, took, wanted, runs))
-            print(f"{number + 1}: {rounds[-1]}", file=sys.stderr, flush=True)
-            shutil.rmtree(out)
-    print(_table(rounds))
+        found = _play(arguments.keep or Path(folder), arguments.faults, arguments.seed, arguments.save)
+    print(table(found))
 
 
-def _round(
-    fault: str,
-    out: Path,
-    environment: dict[str, str],
-    moments: random.Random,
-    took: float,
-    wanted: dict[str, Any],
-    runs: Counter[tuple[str, ...]],
-) -> Round:
-    mark = f"UNLEARN_CHAOS={out.name}"
-    ours = {**environment, "UNLEARN_CHAOS": out.name}
-    struck, code, starts = False, 1, 0
-    while code and starts < STARTS:
-        starts += 1
-        log = (out.parent / f"{out.name}.log").open("a")
-        driver = subprocess.Popen(_command(out, "--workers", "2"), env=ours, stdout=log, stderr=log)
-        if starts == 1:
-            _wait_for_a_worker(driver, mark)
-            time.sleep(moments.uniform(0.0, took / 2))
-            struck = _strike(fault, driver, mark, out, moments)
-        try:
-            code = driver.wait(STEP_SECONDS)
-        except subprocess.TimeoutExpired:
-            driver.kill()
-            code = -1
-        for pid in _marked(mark):  # what is stopped would stay
-            if fault == "worker stopped":
-                _signal(pid, signal.SIGCONT)
-        if fault == "store file" and starts == 1 and struck:
-            code = code or 1  # the damage is noticed by the next start
-    for pid in _marked(mark):
-        _signal(pid, signal.SIGKILL)
-    found, tracked = _content(out), _runs(out)
-    lost = len(wanted.keys() - found.keys()) + sum((runs - tracked).values())
-    changed = sum(found.get(name) != value for name, value in wanted.items())
-    doubled = sum((tracked - runs).values())
-    return Round(fault, struck, code == 0 and not changed, starts, lost, doubled)
-
-
-def _strike(fault: str, driver: subprocess.Popen[bytes], mark: str, out: Path, moments: random.Random) -> bool:
-    """Whether there was something to strike: a grid may have ended before."""
-    if driver.poll() is not None:
-        return False
-    if fault == "driver":
-        return _signal(driver.pid, signal.SIGKILL)
-    if fault == "store file":
-        stamps = sorted(out.glob("store/steps/*/*/DONE.json"))
-        if stamps:
-            stamp = moments.choice(stamps)
-            os.truncate(stamp, stamp.stat().st_size // 2)
-        return bool(stamps)
-    name = PROCESS["worker" if fault == "worker stopped" else fault]
-    victims = [pid for pid in _marked(mark) if name in _title(pid)]
-    if not victims:
-        return False
-    if fault != "worker stopped":
-        return _signal(moments.choice(victims), signal.SIGKILL)
-    victim = moments.choice(victims)
-    stopped = _signal(victim, signal.SIGSTOP)
-    time.sleep(10.0)
-    return stopped and _signal(victim, signal.SIGCONT)
-
-
-def _wait_for_a_worker(driver: subprocess.Popen[bytes], mark: str) -> None:
-    deadline = time.monotonic() + STEP_SECONDS
-    while driver.poll() is None and time.monotonic() < deadline:
-        if any(PROCESS["worker"] in _title(pid) for pid in _marked(mark)):
-            return
-        time.sleep(0.2)
-
-
-def _command(out: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "workflows", *GRID, "--out", str(out), *more]
-
-
-def _environment(root: Path) -> dict[str, str]:
-    (root / "home").mkdir()
-    source = str(Path(__file__).resolve().parent.parent)
-    ours = {"HOME": str(root / "home"), "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
-    return {**os.environ, **ours, "OMP_NUM_THREADS": "1", "PYTHONPATH": source}
-
-
-def _marked(mark: str) -> list[int]:
-    """All processes that a driver of this round started, and those that they started: the environment is inherited."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (process / "environ").read_bytes().split(b"\0"):
-                found.append(int(process.name))
-        except OSError:
-            continue
+def _play(root: Path, n_faults: int, seed: int, save: Path | None) -> list[Struck]:
+    moments = random.Random(seed)
+    environment = surroundings(root)
+    plain = Scene(root, "undisturbed", environment, "one process")
+    plain.start(_arguments(plain))
+    if plain.wait(START_SECONDS) != 0:
+        raise RuntimeError(f"the undisturbed run failed: see {plain.log}")
+    wanted = Undisturbed(_content(plain.out), _runs(plain))
+    found: list[Struck] = []
+    with MlflowServer(root, environment) as server:
+        number = 0
+        while len(found) < n_faults:
+            number += 1
+            where = ("Ray", "one process", "one process, MLflow server")[(number + seed) % 3]
+            scene = Scene(root, f"round{seed}-{number}", environment, where, server if "server" in where else None)
+            with small_disk(scene.out) as disk:
+                scene.small_disk = disk
+                some = _round(scene, number, min(AT_MOST, n_faults - len(found)), moments, wanted)
+                found += some
+                if all(one.survived for one in some):
+                    scene.log.unlink()
+                if save:
+                    _add(save, some)
+            shutil.rmtree(scene.out, ignore_errors=True)
     return found
 
 
-def _title(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
-    except OSError:
-        return ""
+def _round(scene: Scene, number: int, n_faults: int, moments: random.Random, wanted: Undisturbed) -> list[Struck]:
+    struck: list[tuple[int, float, str]] = []
+    code, starts, quiet = 1, 0, 0
+    while code and quiet <= QUIET_STARTS:
+        starts += 1
+        before = len(struck)
+        code = _start(scene, starts, n_faults, moments, struck)
+        quiet = 0 if len(struck) > before else quiet + 1
+        if struck and struck[-1][0] == starts and struck[-1][2] == "store file":
+            code = code or 1  # the next start notices it
+    scene.end()
+    found, tracked = _content(scene.out), _runs(scene)
+    changed = sum(found.get(name) != value for name, value in wanted.content.items())
+    lost = len(wanted.content.keys() - found.keys()) + sum((wanted.runs - tracked).values())
+    doubled = sum((tracked - wanted.runs).values())
+    survived = code == 0 and not (changed or lost or doubled)
+    said = "survived" if survived else f"NOT SURVIVED: exit code {code}, {changed} changed, see {scene.log}"
+    print(f"{scene.name} ({scene.where}), {starts} starts, {len(struck)} faults: {said}", file=sys.stderr, flush=True)
+    return [
+        Struck(number, scene.where, *one, survived, *((0, 0) if i else (lost, doubled))) for i, one in enumerate(struck)
+    ]
 
 
-def _signal(pid: int, number: int) -> bool:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return False
-    return True
+def _start(
+    scene: Scene, start: int, n_faults: int, moments: random.Random, struck: list[tuple[int, float, str]]
+) -> int:
+    """Start the command and strike until it ends; its exit code."""
+    scene.repair()
+    scene.say(f"start {start}")
+    begun = time.monotonic()
+    scene.start(_arguments(scene))
+    while len(struck) < n_faults and scene.runs:
+        fault = moments.choice(possible(scene))
+        if scene.wait_for(fault, START_SECONDS) and scene.pause(moments.uniform(0.0, 6.0)):
+            at = time.monotonic() - begun
+            if FAULTS[fault].strike(scene, moments):
+                struck.append((start, round(at, 1), fault))
+                scene.say(f"{fault} at {at:.1f} s")
+    return scene.wait(START_SECONDS)
+
+
+def _arguments(scene: Scene) -> list[str]:
+    more = ["--workers", "2"] if scene.where == "Ray" else ["--local"]
+    if scene.server:
+        more += ["--tracking-uri", scene.server.uri]
+    return [*GRID, "--out", str(scene.out), *more]
 
 
 def _content(out: Path) -> dict[str, Any]:
@@ -201,25 +176,48 @@ def _timeless(value: Any) -> Any:
     return [_timeless(item) for item in value] if isinstance(value, list) else value
 
 
-def _runs(out: Path) -> Counter[tuple[str, ...]]:
+def _runs(scene: Scene) -> Counter[tuple[str, ...]]:
     """Live MLflow runs by what they are."""
     names = ("kind", "variant", "seed", "method")
-    with sqlite3.connect(out / "mlflow.db") as database:
-        ids = database.execute("select run_uuid, status from runs where lifecycle_stage = 'active'").fetchall()
+    with sqlite3.connect(scene.server.database if scene.server else scene.out / "mlflow.db") as database:
+        ids = database.execute(
+            "select run_uuid, status from runs join experiments using (experiment_id) "
+            "where runs.lifecycle_stage = 'active' and experiments.name like ?",
+            (f"%{scene.name}",),
+        ).fetchall()
         tags: dict[str, dict[str, str]] = {}
         for run, key, value in database.execute("select run_uuid, key, value from tags"):
             tags.setdefault(run, {})[key] = value
-    return Counter((*(tags[run].get(name, "") for name in names), status) for run, status in ids)
+    return Counter((*(tags.get(run, {}).get(name, "") for name in names), status) for run, status in ids)
 
 
-def _table(rounds: list[Round]) -> str:
-    lines = ["| fault | injected | survived | starts at most | lost | doubled |", "|---|---:|---:|---:|---:|---:|"]
-    for fault in FAULTS:
-        some = [one for one in rounds if one.fault == fault and one.struck]
+def _add(file: Path, some: list[Struck]) -> None:
+    new = not file.exists()
+    with file.open("a", newline="") as opened:
+        writer = csv.writer(opened, lineterminator="\n")
+        if new:
+            writer.writerow(field.name for field in fields(Struck))
+        writer.writerows(astuple(one) for one in some)
+
+
+def read(file: Path) -> list[Struck]:
+    with file.open(newline="") as opened:
+        rows = list(csv.reader(opened))[1:]
+    return [
+        Struck(int(number), where, int(start), float(seconds), fault, survived == "True", int(lost), int(doubled))
+        for number, where, start, seconds, fault, survived, lost, doubled in rows
+    ]
+
+
+def table(found: list[Struck]) -> str:
+    """By fault; a round's losses would be in its first fault's row."""
+    lines = ["| fault | injected | on Ray | survived | lost | doubled |", "|---|---:|---:|---:|---:|---:|"]
+    for fault in (*FAULTS, "all"):
+        some = [one for one in found if fault in (one.fault, "all")]
         if some:
-            cells = (len(some), sum(one.survived for one in some), max(one.starts for one in some))
+            on_ray, survived = sum(one.where == "Ray" for one in some), sum(one.survived for one in some)
             lost, doubled = sum(one.lost for one in some), sum(one.doubled for one in some)
-            lines.append(f"| {fault} | {' | '.join(map(str, cells))} | {lost} | {doubled} |")
+            lines.append(f"| {fault} | {len(some)} | {on_ray} | {survived} | {lost} | {doubled} |")
     return "\n".join(lines)
 
 

@@ -1,14 +1,15 @@
 """What does MLflow cost per run, with thousands of runs there already?
 
-Writes made-up variants of five seeds with every method, as a grid does, and prints CPU time per run: of the first variants,
-of the last, and of opening the database again. Figures and tables of the variants are in it.
+Writes made-up variants of five seeds with every method, as a grid and ``unlearn sync`` do, and prints CPU time per run when
+so many runs are there, and of opening the database again. Figures and tables of the variants are in it.
 
-    python -m benchmarks.mlflow_writer [--variants 42] [--out FOLDER]
+    python -m benchmarks.mlflow_writer [--runs 500 2000 10000] [--save FILE.csv] [--out FOLDER]
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import math
 import tempfile
 import time
@@ -33,6 +34,7 @@ from unlearn_core.records import (
 )
 
 EPOCHS = 20
+WINDOW = 3
 RETRAIN_SECONDS = 40.0
 SETTINGS = {"preset": "paper", "training_epochs": 50, "proxy": {"ridge": 1e-3, "cap": 1.0}}
 
@@ -108,32 +110,48 @@ def cell(variant: Variant, place: int, seed: int) -> TrackedCell:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--variants", type=int, default=42)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, nargs="+", default=[500, 2000], help="report when so many are there")
+    parser.add_argument("--save", type=Path, help="a CSV file for what is reported")
     parser.add_argument("--out", type=Path, help="keep the database and the results tree here")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        out = arguments.out or Path(folder)
-        tracker = MlflowTracker(default_tracking_uri(out), f"unlearn-{out.name}", out / "mlartifacts")
-        costs = []
-        for place, variant in enumerate(list(variants())[: arguments.variants]):
-            cells = [cell(variant, place, seed) for seed in SEEDS]
-            entries = [c.entry | {"provenance": {"step": f"{variant}-{c.seed}"}} for c in cells]
-            write_entries(out / "results", variant, "made", entries)
-            started = time.process_time()
-            tracker.log_variant(TrackedVariant(variant, "made", entries, cells))
-            costs.append((time.process_time() - started) / sum(len(c.step_ids) for c in cells))
-        for when, some in (("first three", costs[:3]), ("last three", costs[-3:])):
-            print(
-                f"{when} variants: {1e3 * sum(some) / len(some):.1f} ms of CPU per run (target: below 50)", flush=True
-            )
+        found = measure(arguments.out or Path(folder), sorted(arguments.runs))
+    if arguments.save:
+        with arguments.save.open("w", newline="") as opened:
+            csv.writer(opened, lineterminator="\n").writerows([("runs", "ms_per_run"), *found])
+
+
+def measure(out: Path, sizes: list[int]) -> list[tuple[int, float]]:
+    """Runs that are there, and CPU milliseconds of each of the last ``WINDOW`` variants' runs."""
+    tracker = MlflowTracker(default_tracking_uri(out), f"unlearn-{out.name}", out / "mlartifacts")
+    n_runs, costs, found = 0, list[tuple[float, int]](), list[tuple[int, float]]()
+    for place, variant in enumerate(variants()):
+        cells = [cell(variant, place, seed) for seed in SEEDS]
+        entries = [c.entry | {"provenance": {"step": f"{variant}-{c.seed}"}} for c in cells]
+        write_entries(out / "results", variant, "made", entries)
         started = time.process_time()
-        tracker.log_grid(out / "results")
-        print(f"the grid's own run: {time.process_time() - started:.1f} s of CPU", flush=True)
+        tracker.log_variant(TrackedVariant(variant, "made", entries, cells))
+        written = sum(len(c.step_ids) for c in cells) + len(cells[0].step_ids) + 1  # rows, their means, the variant
+        n_runs += written
+        costs.append((time.process_time() - started, written))
+        if n_runs >= sizes[len(found)]:
+            seconds, runs = map(sum, zip(*costs[-WINDOW:], strict=True))
+            found.append((n_runs, round(1e3 * seconds / runs, 1)))
+            print(f"{n_runs} runs there: {found[-1][1]} ms of CPU per run (target: below 50)", flush=True)
+            if len(found) == len(sizes):
+                break
+    for what, call in (
+        ("the grid's own run", lambda: tracker.log_grid(out / "results")),
+        (
+            "opening it again",
+            lambda: MlflowTracker(default_tracking_uri(out), f"unlearn-{out.name}", out / "mlartifacts"),
+        ),
+    ):
         started = time.process_time()
-        MlflowTracker(default_tracking_uri(out), f"unlearn-{out.name}", out / "mlartifacts")
-        n_runs = tracker.report().written
-        print(f"opening it with {n_runs} runs: {time.process_time() - started:.1f} s of CPU", flush=True)
+        call()
+        print(f"{what}, with {n_runs} runs: {time.process_time() - started:.1f} s of CPU", flush=True)
+    return found
 
 
 if __name__ == "__main__":

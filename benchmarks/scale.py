@@ -36,6 +36,8 @@ N_WORKERS = 16
 class AnswersAtOnce:
     """Workers that do nothing, so that what is left is the driver."""
 
+    on_gpu: bool = False
+
     def __init__(self) -> None:
         self._jobs: dict[int, Sequence[Step]] = {}
 

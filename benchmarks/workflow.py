@@ -42,6 +42,8 @@ def unlearn(*arguments: str) -> tuple[float, str]:
 class Empty:
     """Workers that publish empty results: what is left is the executor and the store."""
 
+    on_gpu: bool = False
+
     def __init__(self, store: Store) -> None:
         self.store: Store = store
         self.job: list[Step] = []

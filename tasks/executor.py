@@ -18,6 +18,9 @@ PATIENCE_SECONDS = 60.0
 class Backend(Protocol):
     """Something that runs jobs on workers."""
 
+    on_gpu: bool
+    """Whether its workers compute on GPUs, which want larger stacks."""
+
     def idle(self) -> Sequence[Hashable]:
         """Workers that can take a job now."""
         ...
@@ -68,7 +71,7 @@ def execute(
         on_change: called at least every ``poll_seconds`` while jobs run.
         patience_seconds: how long steps wait for a worker that may take them if no job runs.
     """
-    schedule = Schedule(state)
+    schedule = Schedule(state, backend.on_gpu)
     last_job = time.monotonic()
     while schedule.waiting or state.running:
         idle = backend.idle()

@@ -31,6 +31,7 @@ class LocalBackend:
         self._worker: Worker = Worker(root, device, threads, deterministic, precision)
         if refusal := self._worker.ready():
             raise BadInput(refusal)
+        self.on_gpu: bool = device.startswith("cuda")
         self._job: Sequence[Step] | None = None
 
     def idle(self) -> Sequence[Hashable]:

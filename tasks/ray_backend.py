@@ -90,6 +90,7 @@ class RayBackend:
         precision: Precision = Precision.FLOAT32,
     ) -> None:
         self._root: Path = root
+        self.on_gpu: bool = placement.gpus > 0
         self._placement: Placement = placement
         self._numbers: tuple[bool, Precision] = (deterministic, precision)
         self._actors: dict[int, Any] = {}

@@ -17,6 +17,8 @@ from tasks.state import Cause, Failure, Finished, JobResult, State
 from tasks.step import Step
 
 MAX_FUSED = 8
+MAX_FUSED_ON_GPU = 25
+"""Five seeds of five keys: five heads alone leave a GPU waiting for its host."""
 MAX_DEATHS = 3
 WELL_ENOUGH = 2
 """What failed on so many workers that computed something else afterwards is at fault."""
@@ -38,8 +40,12 @@ class _Trouble:
 class Schedule:
     """Ready steps by priority, what waits for them, and what became of the workers that had them."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, on_gpu: bool = False) -> None:
+        """On a GPU requests that forget equally many rows share stacks, and stacks are larger. On a CPU that gains nothing,
+        and seeds of one request, which share a proxy's fit, would be torn apart."""
         self.state: State = state
+        self._on_gpu: bool = on_gpu
+        self._max_fused: int = MAX_FUSED_ON_GPU if on_gpu else MAX_FUSED
         self._graph: Graph = Graph([step for step in state.steps if step.id not in state.cached])
         self._ready: ReadySteps = ReadySteps(self._graph.levels)
         self._trouble: dict[int, _Trouble] = {}
@@ -98,7 +104,7 @@ class Schedule:
         def n_held(rank: int) -> int:
             return sum(needed.id in held for needed in self._graph.steps[rank].needs.values())
 
-        ranks = self._ready.take(n_held, lambda shape: self._fitting.get(shape, MAX_FUSED))
+        ranks = self._ready.take(n_held, lambda shape: self._fitting.get(shape, self._max_fused))
         job = [self._graph.steps[rank] for rank in ranks]
         for step in job:
             for holding in (*(needed.id for needed in step.needs.values()), step.id):
@@ -154,8 +160,12 @@ class Schedule:
         for rank in self._ready.take_all():
             self._fail(rank, JobResult(0.0, "no worker is left"))
 
-    def _make_ready(self, rank: int, at_most: int = MAX_FUSED) -> None:
-        self._ready.add(rank, self._graph.steps[rank].shape, at_most)
+    def _make_ready(self, rank: int, at_most: int | None = None) -> None:
+        self._ready.add(rank, self._shape(rank), at_most or self._max_fused)
+
+    def _shape(self, rank: int) -> str:
+        step = self._graph.steps[rank]
+        return step.wide_shape if self._on_gpu else step.shape
 
     def _succeeded(self, rank: int) -> None:
         trouble = self._trouble.pop(rank, None)
@@ -186,7 +196,7 @@ class Schedule:
             at_most = 1  # one bad step must not fail its neighbours: each runs again, alone
             if result.cause is Cause.MEMORY:
                 at_most = len(ranks) // 2
-                self._fitting[self._graph.steps[ranks[0]].shape] = at_most
+                self._fitting[self._shape(ranks[0])] = at_most
             for rank in ranks:
                 self._make_ready(rank, at_most)
             return

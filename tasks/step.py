@@ -41,6 +41,11 @@ class Kind(StrEnum):
     """A part of a prepared state, or a piece of one."""
 
 
+ANY_REQUEST = frozenset({Kind.RETRAIN, Kind.FLOOR, Kind.UNLEARN})
+"""Kinds whose steps compute each member of a stack from its own request."""
+N_FORGET = "n_forget"
+"""The hint that says how many rows a step's request forgets."""
+
 # Raised when the code of a kind changes what it computes: old results are then no longer found.
 VERSIONS: Mapping[Kind, int] = MappingProxyType({**dict.fromkeys(Kind, 1), Kind.AUDIT: 2})
 
@@ -93,9 +98,20 @@ class Step:
 
         Hashed anew each time: a step has few attributes, and one more would double the memory of a large plan.
         """
+        return self._shape_without("seed")
+
+    @property
+    def wide_shape(self) -> str:
+        """Steps of one wide shape may differ in their request too, if it forgets as many rows: then all members of a stack
+        make the same steps on batches of the same sizes, and each one's bits are those that it has alone."""
+        if self.kind not in ANY_REQUEST or N_FORGET not in self.hints:
+            return self.shape
+        return f"{self._shape_without('seed', 'scenario', 'key')}/{self.hints[N_FORGET]}"
+
+    def _shape_without(self, *differing: str) -> str:
         if self.alone:
             return self.id
-        rest = {name: value for name, value in self.config.items() if name != "seed"}
+        rest = {name: value for name, value in self.config.items() if name not in differing}
         shared = {role: step.id for role, step in self.needs.items() if "seed" not in step.config}
         return hash_of({"kind": str(self.kind), "version": self.version, "config": rest, "needs": shared})
 

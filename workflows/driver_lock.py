@@ -182,11 +182,12 @@ def _watch(lock: Path, held: Holder, say: Callable[[str], None]) -> None:
     seen, now = _age(lock)
     if now - seen < STALE_SECONDS:
         say(f"{lock.parent} is held by {held}; watching for up to {STALE_SECONDS:.0f} s whether that still runs")
+    begun = time.monotonic()  # a clock that was set back must not make the watch endless
     while True:
         renewed, now = _age(lock)
-        if renewed > seen:
+        if renewed not in (0, seen):
             raise refusal
-        if renewed == 0 or now - seen >= STALE_SECONDS:
+        if renewed == 0 or max(now - seen, time.monotonic() - begun) >= STALE_SECONDS:
             return
         time.sleep(LOOK_SECONDS)
 
@@ -211,9 +212,9 @@ def _remove(lock: Path, held: Holder) -> bool:
     try:
         os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
     except FileExistsError:
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - claim.stat().st_mtime > STALE_SECONDS:  # its maker was killed, too
-                claim.unlink(missing_ok=True)
+        made, seen_at = _age(claim)
+        if made and abs(seen_at - made) > STALE_SECONDS:  # its maker was killed, too
+            claim.unlink(missing_ok=True)
         time.sleep(LOOK_SECONDS)
         return False
     try:

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.step import Kind, Step
+from tasks.step import N_FORGET, Kind, Step
 from unlearn_core import methods
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import Scenario, Variant
@@ -79,17 +79,19 @@ def cell_step(
     epochs = settings.training_epochs or training_epochs(variant.arch)
     data = {"features" if source.data.kind is Kind.FEATURES else "images": source.data}
     alone = source.sketch is not None
+    n_forget = source.n_forget(variant)
+    size = {} if n_forget is None else {N_FORGET: n_forget}
 
-    def reference(kind: Kind, config: Mapping[str, Any]) -> Step:
+    def reference(kind: Kind, config: Mapping[str, Any], hints: dict[str, Any]) -> Step:
         training = training_config(variant.arch, str(kind), epochs) | source.training
-        return Step(kind, {**config, **training}, data, hints=source.hints, alone=alone)
+        return Step(kind, {**config, **training}, data, hints=hints, alone=alone)
 
-    base = reference(Kind.BASE, network)
-    retrain, floor = (reference(kind, network | request) for kind in (Kind.RETRAIN, Kind.FLOOR))
+    base = reference(Kind.BASE, network, source.hints)
+    retrain, floor = (reference(kind, network | request, source.hints | size) for kind in (Kind.RETRAIN, Kind.FLOOR))
     needs = data | {"base": base, "retrain": retrain}
     seen = _seen_by_proxies(source, data, base, network)
     unlearned = {
-        method: _unlearn_step(source, variant, method, settings, network | request, needs, seen) for method in chosen
+        method: _unlearn_step(source, variant, method, settings, network | request, needs, seen, size) for method in chosen
     }
     described = {"dataset": source.name, "backbone": source.backbone, "fingerprint": source.fingerprint}
     shown = flat_settings(settings) | {"training_epochs": epochs} | source.training | _sketch_settings(source)
@@ -111,6 +113,7 @@ def _unlearn_step(
     cell: Mapping[str, Any],
     needs: dict[str, Step],
     seen: dict[str, Step],
+    size: dict[str, int],
 ) -> Step:
     run = what_is_run(method, variant.arch, settings)
     # whoever starts afresh starts as the base did, from weights that may have been given
@@ -119,7 +122,7 @@ def _unlearn_step(
         Kind.UNLEARN,
         {**cell, "method": method, **run.config(), **(source.training if fresh else {})},
         needs | _needs_of_method(method, needs, seen, cell),
-        hints=source.hints if fresh else {},
+        hints=source.hints | size if fresh else size,
         alone=source.sketch is not None,
     )
 

@@ -11,11 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from tasks.step import Kind, Step
 from unlearn_core.data.datasets import PUBLISHED, holds_images, load_dataset, load_images
 from unlearn_core.data.feature_set import FeatureSet, fingerprint
+from unlearn_core.data.labelled import LabelledSet
 from unlearn_core.errors import BadInput
-from unlearn_core.grid import HEADS, RESNET, Scenario
+from unlearn_core.grid import HEADS, RESNET, Scenario, Variant
 
 KEYS_PER_SCENARIO = 5
 RANDOM_SIZES: tuple[int, ...] = (1, 50, 500, 5000)  # app:experiments_setup
@@ -60,6 +63,7 @@ class Source:
         training: what identifies a training on it beside architecture and seed.
         hints: what a worker needs for it.
         sketch: layer and dimension of what proxies see, if that is not ``data`` itself.
+        rows_of: training rows of each fine label; empty if that is not known yet.
         missing: what is not there yet, without which it cannot be run; only a plan has any.
     """
 
@@ -76,7 +80,14 @@ class Source:
     training: dict[str, Any] = field(default_factory=dict)
     hints: dict[str, Any] = field(default_factory=dict)
     sketch: dict[str, Any] | None = None
+    rows_of: tuple[int, ...] = ()
     missing: tuple[str, ...] = ()
+
+    def n_forget(self, variant: Variant) -> int | None:
+        """How many rows a variant forgets, if that is known."""
+        if variant.scenario is Scenario.RANDOM:
+            return variant.key
+        return self.rows_of[variant.key] if self.rows_of else None
 
     def keys(self, scenario: Scenario) -> tuple[int, ...]:
         """The grid's keys: five evenly spaced labels ({0, 2, .., 8} of 10, {0, 20, .., 80} of 100), or sizes that fit."""
@@ -130,6 +141,7 @@ def feature_source(name_or_path: str) -> Source:
         n_test=len(features.test_y),
         dim=features.dim,
         has_superclass=features.superclass is not None,
+        rows_of=_rows_of(features),
     )
 
 
@@ -151,7 +163,11 @@ def _open_images(name: str, options: DataOptions, planning: bool) -> Source:
         return source(name, UNKNOWN, size.n_fine, size.n_train, size.n_test, size.n_super > 0, str(error))
     has_superclass = images.superclass is not None
     counts = images.n_fine, len(images.train_y), len(images.test_y)
-    return source(images.name, fingerprint(images), *counts, has_superclass)
+    return replace(source(images.name, fingerprint(images), *counts, has_superclass), rows_of=_rows_of(images))
+
+
+def _rows_of(data: LabelledSet) -> tuple[int, ...]:
+    return tuple(np.bincount(data.train_y, minlength=data.n_fine).tolist())
 
 
 def _find(

@@ -19,6 +19,8 @@ DIES = object()
 class Scripted:
     """Workers that answer at once; ``answer`` maps a job to a result, or to DIES."""
 
+    on_gpu: bool = False
+
     def __init__(self, n_workers: int, answer: Callable):
         self.n_workers, self.answer = n_workers, answer
         self.jobs: list[tuple[int, list[Step]]] = []

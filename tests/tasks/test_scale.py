@@ -36,6 +36,8 @@ class Looked(dict):
 class AtOnce:
     """Workers that answer at once, and count their jobs."""
 
+    on_gpu: bool = False
+
     def __init__(self):
         self.jobs, self.n_jobs = {}, 0
 

@@ -29,6 +29,8 @@ class Cluster:
         fits: how many steps of a job fit into memory.
     """
 
+    on_gpu: bool = False
+
     def __init__(self, n_workers, sick_from=(), broken=(), fits=MAX_FUSED, seconds=lambda steps: 1.0):
         self.place = {worker: worker for worker in range(n_workers)}
         self.workers = set(self.place)

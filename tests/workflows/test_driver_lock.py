@@ -104,6 +104,17 @@ def test_another_machines_lock_counts_while_it_is_renewed(lock, monkeypatch):
         assert before.host == "far-away"
 
 
+def test_a_lock_from_the_future_is_watched_for_a_while_and_not_for_ever(lock, monkeypatch):
+    """The file server's clock was set back, or the lock's own was ahead."""
+    monkeypatch.setattr(driver_lock, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(driver_lock, "STALE_SECONDS", 0.1)
+    elsewhere(lock)
+    os.utime(lock, (2**32, 2**32))
+    with hold(lock, lambda _: None) as before:
+        assert before is not None
+        assert before.host == "far-away"
+
+
 def test_a_holder_whose_lock_was_taken_over_stops(lock, monkeypatch):
     monkeypatch.setattr(driver_lock, "RENEW_SECONDS", 0.05)
     other = dataclasses.replace(Holder.me(), host="far-away", pid=1)
