@@ -122,7 +122,7 @@ class Step:
         return isinstance(other, Step) and other.id == self.id
 
     def __str__(self) -> str:
-        words = [str(self.config[name]) for name in NAMED_BY if name in self.config]
+        words = [str(self.config[name]) for name in NAMED_BY if self.config.get(name) is not None]
         return f"{self.kind} {' '.join(words)} ({self.id[:12]})"
 
 

@@ -66,7 +66,8 @@ class Given:
 class Pieces:
     """How something is computed in pieces, apart from each other: joined, they are what it is at once, to the bit."""
 
-    count: int
+    count: Callable[[Any], int]
+    """By the constants."""
     compute: Callable[[Given, Any, int], Any]
     load: Callable[[Arrays], Any]
     join: Callable[[Given, Any, Sequence[Any]], Any]
@@ -102,7 +103,7 @@ def _folds(given: Given, constants: crossfit.CrossFitConstants) -> crossfit.Fold
 
 
 _FOLD_MODELS = Pieces(
-    crossfit.CrossFitConstants().folds,
+    lambda constants: constants.folds,
     lambda given, constants, k: _folds(given, constants).train([k])[0],
     _fields_of(crossfit.FoldModel),
     lambda given, constants, models: _folds(given, constants).joined(models),

@@ -73,11 +73,13 @@ def part_steps(names: Sequence[str], arch: str | None, subject: Step) -> dict[st
     def step(name: str, piece: Mapping[str, int]) -> Step:
         return Step(Kind.PART, {**prepared_config(name, arch), **piece}, {"subject": subject})
 
-    pieces = {name: PREPARATIONS[name].pieces for name in names}
-    return {
-        name: [step(name, {})] if how is None else [step(name, {"piece": k}) for k in range(how.count)]
-        for name, how in pieces.items()
-    }
+    def steps(name: str) -> list[Step]:
+        how = PREPARATIONS[name]
+        if how.pieces is None:
+            return [step(name, {})]
+        return [step(name, {"piece": k}) for k in range(how.pieces.count(how.constants))]
+
+    return {name: steps(name) for name in names}
 
 
 def compute_part(steps: Sequence[Step], store: Store, cache: Cache) -> list[Write]:

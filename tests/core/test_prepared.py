@@ -21,6 +21,7 @@ from unlearn_core.audit.divergence import log_probabilities
 from unlearn_core.crossfit import CrossFitConstants, Folds, cross_fit
 from unlearn_core.data.images import CIFAR10_CLASSES, ImageSet
 from unlearn_core.data.mapped import map_npz
+from unlearn_core.edits import newton
 from unlearn_core.edits.newton import NewtonConstants
 from unlearn_core.errors import BadInput
 from unlearn_core.forgetting import opening
@@ -331,6 +332,18 @@ def test_auto_does_not_keep_a_step_that_goes_away_from_a_retrain(net, state, mon
     assert results[0].withheld is not None
     kl = moved["retrain"]["checks"][0]["kl_retrain_to"]
     assert kl["base"]["forget"] < kl["unlearned"]["forget"], "the retrain agrees"
+
+
+def test_a_network_that_stays_is_estimated_as_before_though_its_successor_was_taught(net, state, monkeypatch):
+    """A pupil is not judged by its teacher, and so by another rule; the base is no pupil."""
+    line = methods.find("newton-crossfit")
+    too_long = replace(
+        line, edit=lambda request, _: newton.step(request, NewtonConstants(scale=6.0, most_spilled=np.inf))
+    )
+    monkeypatch.setattr(methods, "TABLE", {**methods.TABLE, "newton-crossfit": too_long})
+    content = ask(net, SCATTERED[:60], state, budget=1.0).certificate.content
+    assert (content["proxy"]["method"], content["outcome"]) == ("newton-crossfit", "not unlearned")
+    assert content["closeness"]["after"] == content["closeness"]["before"]
 
 
 def test_without_heldout_rows_nothing_is_compared_and_a_proxy_is_chosen(net, tmp_path):

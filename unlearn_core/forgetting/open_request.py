@@ -234,13 +234,12 @@ class OpenRequest:
         if worse is not None and finalized is not None and net is not None and start is not None:
             finalized = replace(finalized, net=None, ended=worse)
             net, posteriors = None, network_posteriors(self.subject, start)
-            predicted = self._predict(plan, posteriors)
+            predicted = self._predict(plan, posteriors, stays=self.last is None)
         judgement = self._judge(plan, finalized, posteriors)
         if judgement.outcome == NOTHING and net is not None and start is not None:
             net, posteriors = None, network_posteriors(self.subject, start)
         from_base = self.last is None or plan.settings.finalizer != "kl" or plan.family is not Family.PROXY
         named = "base" if from_base else "the model of the last request"
-        start_state = None if self.state is None else self.state.entry()
         return Outcome(
             plan,
             named,
@@ -250,7 +249,7 @@ class OpenRequest:
             net,
             judgement,
             closeness=predicted,
-            prepared=start_state,
+            prepared=None if self.state is None else self.state.entry(),
         )
 
     def _judge(self, plan: Plan, finalized: Finalized | None, model: Posteriors) -> Judgement:
@@ -277,8 +276,9 @@ class OpenRequest:
             compare_losses(plan, model, like_heldout) if edits else None,
         )
 
-    def _predict(self, plan: Plan, unlearned: Posteriors) -> Predicted | None:
-        """How close to a retrain the base was on the records and the new network is; only if they are like held-out rows."""
+    def _predict(self, plan: Plan, unlearned: Posteriors, stays: bool = False) -> Predicted | None:
+        """How close to a retrain the base was on the records and the model is now, which is the base itself if it ``stays``;
+        only if they are like held-out rows."""
         state, verdict = self.state, plan.verdict
         if state is None or verdict is None:
             return None
@@ -290,7 +290,8 @@ class OpenRequest:
         labels, held_labels = problem.train.labels[rows], state.heldout_labels
         weights = class_weights(labels, held_labels) if verdict.within_classes else None
         heldout = HeldoutPosteriors(state.log_heldout["base"], state.log_heldout["folds"], held_labels, weights)
-        taught = plan.choice.method is not None and CROSSFIT in methods.prepared_for(plan.choice.method)
+        method = None if stays else plan.choice.method
+        taught = method is not None and CROSSFIT in methods.prepared_for(method)
         before, after = (
             estimate_network(log_q, log_net[rows], labels, heldout, pupil, plan.settings.seed, self.arch == LINEAR)
             for log_net, pupil in ((self.subject.train.log_base, False), (unlearned.train, taught))
