@@ -144,7 +144,7 @@ class Speaker(Observer):
             self.say("no loss attack: there are no held-out rows of the records' classes")
             return
         found = f"{_attack(attacks.before)} -> {_attack(attacks.after)}, by chance up to {attacks.before.chance:.3f}"
-        beside = "; a retrain may be as far from 0.5: --verify-retrain shows it" if attacks.after.stands_out else ""
+        beside = "; a retrain may be as far from 0.5" if attacks.after.stands_out else ""
         self.say(f"loss attack on the records, AUC (its distance from 0.5): {found}{beside}")
 
     def _say_closeness(self, predicted: Predicted) -> None:
