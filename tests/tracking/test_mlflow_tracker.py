@@ -391,7 +391,7 @@ def test_a_variants_run_can_be_read_without_a_click_and_found_by_its_tags(logged
     run = only(logged, kind="variant")
     described = run.data.tags["mlflow.note.content"]
     assert described.startswith(
-        "**closest at the last epoch: all 2 alike**: KL_f 0.024, KL_t 0.048 nats, cost 60 % of a retrain; **floor**: KL_f 0.5"
+        "**closest at the last epoch: all 2 alike**: KL_f 0.024, KL_t 0.048 nats, cost 60 % of a retrain; **floor**: KL_f"
     )
     assert "| lda-2c |" in described
     assert "| floor |" in described
