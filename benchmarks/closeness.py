@@ -207,8 +207,11 @@ def coverage_table(measured: Sequence[Measured]) -> list[dict[str, object]]:
 def kinds_table(found: Mapping[str, Counter[RequestKind]]) -> list[dict[str, object]]:
     """By request: the share that is taken for each kind."""
     return [
-        {"request": name, "asked": counted.total()}
-        | {str(kind): f"{counted[kind] / counted.total():.1%}" for kind in RequestKind}
+        {
+            "request": name,
+            "asked": counted.total(),
+            **{str(kind): f"{counted[kind] / counted.total():.1%}" for kind in RequestKind},
+        }
         for name, counted in found.items()
     ]
 

@@ -226,9 +226,14 @@ def main() -> None:
             limits = {f"{limit}, h": f"{spent[limit]:.2f}" for limit in ("arithmetic", "memory", "launches")}
             busy = max(spent["arithmetic"], spent["memory"]) / spent["step"]
             hours_table.append(
-                {"all five seeds": title, "precision": precision, "GPU": name}
-                | limits
-                | {"one worker, h": f"{spent['step']:.2f}", "GPU busy": f"{busy:.0%}"}
+                {
+                    "all five seeds": title,
+                    "precision": precision,
+                    "GPU": name,
+                    **limits,
+                    "one worker, h": f"{spent['step']:.2f}",
+                    "GPU busy": f"{busy:.0%}",
+                }
             )
     for name, table in (("gpu_steps", steps_table), ("gpu_hours", hours_table)):
         show(table)

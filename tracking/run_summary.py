@@ -101,7 +101,7 @@ def _in_short(variant: TreeVariant) -> str:
     said = []
     for name, row in (rows | {name: name for name in ("floor", "base") if variant.has(name)}).items():
         means = {measure: spread.mean for measure, spread in _spreads(variant, row)}
-        kls = ", ".join(f"{measure} {means[measure]:.2g}" for measure in (KL_F, KL_T) if measure in means)
+        kls = ", ".join(f"KL{measure[2:]} {means[measure]:.2g}" for measure in (KL_F, KL_T) if measure in means)
         cost = f", cost {means[COST]:.2g} % of a retrain" if row not in REFERENCES and COST in means else ""
         said.append(f"**{name}**: {kls} nats{cost}")
     return "; ".join(said) + "\n"
