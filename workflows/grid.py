@@ -91,7 +91,8 @@ def cell_step(
     needs = data | {"base": base, "retrain": retrain}
     seen = _seen_by_proxies(source, data, base, network)
     unlearned = {
-        method: _unlearn_step(source, variant, method, settings, network | request, needs, seen, size) for method in chosen
+        method: _unlearn_step(source, variant, method, settings, network | request, needs, seen, size)
+        for method in chosen
     }
     described = {"dataset": source.name, "backbone": source.backbone, "fingerprint": source.fingerprint}
     shown = flat_settings(settings) | {"training_epochs": epochs} | source.training | _sketch_settings(source)
