@@ -37,7 +37,7 @@ GRID = (
 )  # fmt: skip
 AT_MOST = 10
 """Faults of one round."""
-QUIET_STARTS = 3
+QUIET_STARTS = 6
 """Starts without a new fault, after which a grid that still does not end with 0 counts as not survived."""
 START_SECONDS = 900.0
 MEASURED = ("seconds", "rte", "cost", "preparation", "proxy_seconds")

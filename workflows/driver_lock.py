@@ -6,7 +6,8 @@ It is taken over
 
 - at once, if its process was of this boot of this machine and is no more (or its number is another's by now);
 - otherwise, if it was not renewed for ``STALE_SECONDS`` by the file server's own clock: no two machines' clocks are
-  compared. A newcomer watches that long, and refuses as soon as it sees a renewal.
+  compared. A newcomer watches that long, and refuses as soon as it sees a renewal. A lock from the future is watched so long
+  too.
 
 A holder that was asleep while its lock was taken over notices at its next renewal, and stops.
 """

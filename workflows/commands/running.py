@@ -148,5 +148,7 @@ def conclude(outcome: Outcome, arguments: argparse.Namespace, console: Console, 
         return EXIT_FAILED_STEPS
     if outcome.tracking_behind:
         return EXIT_TRACKING_BEHIND
-    say(f"next: {following or f'unlearn ui --out {arguments.out}'}")
+    on_server = (getattr(arguments, "tracking_uri", None) or "").startswith(("http://", "https://"))
+    look = "open the --tracking-uri in a browser" if on_server else f"unlearn ui --out {arguments.out}"
+    say(f"next: {following or look}")
     return 0
