@@ -5,11 +5,11 @@ faults strike at random moments (seeded), and the same command is started again,
 store, results tree and MLflow are compared with a run in one process that nothing disturbed. A third of the rounds run on
 a local Ray, the others in one process; every other one of those writes to an MLflow server.
 
-    python -m benchmarks.chaos --faults 100 --save docs/data/chaos.csv
-    python -m benchmarks.chaos --table docs/data/chaos.csv
+    python -m benchmarks.chaos --faults 100 --log chaos.csv --save docs/data/chaos.csv
+    python -m benchmarks.chaos --sum-up chaos.csv --save docs/data/chaos.csv
 
-``--save`` adds a line for every fault as soon as its round has ended; ``--table`` prints such a file as in
-``docs/reliability.md``. Drivers are forked from this process, which has loaded all code, because that takes longer than the
+``--log`` adds a line for every fault as soon as its round has ended; ``--save`` writes the counts that
+``docs/reliability.md`` quotes.
 grid. A clock jumps for the driver alone. A full disk needs root, for a small tmpfs; otherwise it is left out, and named.
 """
 
@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.chaos_faults import FAULTS, MlflowServer, Scene, possible, small_disk, surroundings
+from benchmarks.saving import save, show
 
 GRID = (
     "grid", "--dataset", "digits", "--arch", "linear", "--scenario", "class", "--key", "0,1", "--seeds", "0,42",
@@ -69,19 +70,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--save", type=Path, help="a CSV file to which a line for every fault is added")
+    parser.add_argument("--log", type=Path, help="a CSV file to which a line for every fault is added")
     parser.add_argument("--keep", type=Path, help="an empty folder for what is written, logs of failed rounds included")
-    parser.add_argument("--table", type=Path, help="print what such a CSV file says, and run nothing")
+    parser.add_argument("--sum-up", type=Path, metavar="LOG", help="count what such a file says, and run nothing")
+    parser.add_argument("--save", type=Path, help="the counts as a CSV file that documents quote")
     arguments = parser.parse_args()
-    if arguments.table:
-        print(table(read(arguments.table)))
-        return
-    with tempfile.TemporaryDirectory(prefix="unlearn-chaos-") as folder:
-        found = _play(arguments.keep or Path(folder), arguments.faults, arguments.seed, arguments.save)
-    print(table(found))
+    command = "python -m benchmarks.chaos --sum-up LOG --save docs/data/chaos.csv"
+    if arguments.sum_up:
+        found = read(arguments.sum_up)
+    else:
+        command = (
+            f"python -m benchmarks.chaos --faults {arguments.faults} --seed {arguments.seed} --save docs/data/chaos.csv"
+        )
+        with tempfile.TemporaryDirectory(prefix="unlearn-chaos-") as folder:
+            found = _play(arguments.keep or Path(folder), arguments.faults, arguments.seed, arguments.log)
+    rows = table(found)
+    show(rows)
+    if arguments.save:
+        save(arguments.save, rows, command)
 
 
-def _play(root: Path, n_faults: int, seed: int, save: Path | None) -> list[Struck]:
+def _play(root: Path, n_faults: int, seed: int, log: Path | None) -> list[Struck]:
     moments = random.Random(seed)
     environment = surroundings(root)
     plain = Scene(root, "undisturbed", environment, "one process")
@@ -102,8 +111,8 @@ def _play(root: Path, n_faults: int, seed: int, save: Path | None) -> list[Struc
                 found += some
                 if all(one.survived for one in some):
                     scene.log.unlink()
-                if save:
-                    _add(save, some)
+                if log:
+                    _add(log, some)
             shutil.rmtree(scene.out, ignore_errors=True)
     return found
 
@@ -209,16 +218,16 @@ def read(file: Path) -> list[Struck]:
     ]
 
 
-def table(found: list[Struck]) -> str:
+def table(found: list[Struck]) -> list[dict[str, object]]:
     """By fault; a round's losses would be in its first fault's row."""
-    lines = ["| fault | injected | on Ray | survived | lost | doubled |", "|---|---:|---:|---:|---:|---:|"]
+    rows = list[dict[str, object]]()
     for fault in (*FAULTS, "all"):
         some = [one for one in found if fault in (one.fault, "all")]
         if some:
-            on_ray, survived = sum(one.where == "Ray" for one in some), sum(one.survived for one in some)
-            lost, doubled = sum(one.lost for one in some), sum(one.doubled for one in some)
-            lines.append(f"| {fault} | {len(some)} | {on_ray} | {survived} | {lost} | {doubled} |")
-    return "\n".join(lines)
+            counts = {"injected": len(some), "on Ray": sum(one.where == "Ray" for one in some)}
+            ends = {what: sum(getattr(one, what) for one in some) for what in ("survived", "lost", "doubled")}
+            rows.append({"fault": fault, **counts, **ends})
+    return rows
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ so many runs are there, and of opening the database again. Figures and tables of
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import tempfile
 import time
@@ -17,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.saving import save
 from tracking.mlflow_tracker import MlflowTracker
 from tracking.tracked import TrackedCell, TrackedVariant, default_tracking_uri
 from tracking.tree_writer import write_entries
@@ -117,9 +117,14 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = measure(arguments.out or Path(folder), sorted(arguments.runs))
+    rows = [{"runs that are there": f"{runs:,}", "CPU ms a run": f"{cost:.1f}"} for runs, cost in found]
     if arguments.save:
-        with arguments.save.open("w", newline="") as opened:
-            csv.writer(opened, lineterminator="\n").writerows([("runs", "ms_per_run"), *found])
+        sizes = " ".join(map(str, arguments.runs))
+        save(
+            arguments.save,
+            rows,
+            f"python -m benchmarks.mlflow_writer --runs {sizes} --save docs/data/mlflow_writer.csv",
+        )
 
 
 def measure(out: Path, sizes: list[int]) -> list[tuple[int, float]]:
