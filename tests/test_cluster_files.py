@@ -20,7 +20,6 @@ from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscali
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import cli as ray_cli
 
-from benchmarks.chaos import read, table
 from tests.processes import run
 from workflows.cli import main as unlearn
 
@@ -304,8 +303,3 @@ def check_unlearn(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert stop.value.code == 0, shown.err
     known = set(re.findall(r"--[a-z][a-z-]*", shown.out))
     assert {word.split("=")[0] for word in words if word.startswith("--")} <= known
-
-
-def test_the_table_of_faults_says_what_was_recorded():
-    docs = ROOT / "docs"
-    assert table(read(docs / "data" / "chaos.csv")) in (docs / "reliability.md").read_text()
