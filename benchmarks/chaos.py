@@ -9,7 +9,7 @@ a local Ray, the others in one process; every other one of those writes to an ML
     python -m benchmarks.chaos --sum-up chaos.csv --save docs/data/chaos.csv
 
 ``--log`` adds a line for every fault as soon as its round has ended; ``--save`` writes the counts that
-``docs/reliability.md`` quotes.
+``docs/reliability.md`` quotes. Drivers are forked from a process that has loaded all code, which takes longer than the
 grid. A clock jumps for the driver alone. A full disk needs root, for a small tmpfs; otherwise it is left out, and named.
 """
 
@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", nargs="+", choices=FAULTS, default=tuple(FAULTS), help="strike only so")
     parser.add_argument("--log", type=Path, help="a CSV file to which a line for every fault is added")
     parser.add_argument("--keep", type=Path, help="an empty folder for what is written, logs of failed rounds included")
     parser.add_argument("--sum-up", type=Path, metavar="LOG", help="count what such a file says, and run nothing")
@@ -83,14 +85,15 @@ def main() -> None:
             f"python -m benchmarks.chaos --faults {arguments.faults} --seed {arguments.seed} --save docs/data/chaos.csv"
         )
         with tempfile.TemporaryDirectory(prefix="unlearn-chaos-") as folder:
-            found = _play(arguments.keep or Path(folder), arguments.faults, arguments.seed, arguments.log)
+            root = arguments.keep or Path(folder)
+            found = _play(root, arguments.faults, arguments.seed, arguments.kinds, arguments.log)
     rows = table(found)
     show(rows)
     if arguments.save:
         save(arguments.save, rows, command)
 
 
-def _play(root: Path, n_faults: int, seed: int, log: Path | None) -> list[Struck]:
+def _play(root: Path, n_faults: int, seed: int, kinds: Sequence[str], log: Path | None) -> list[Struck]:
     moments = random.Random(seed)
     environment = surroundings(root)
     plain = Scene(root, "undisturbed", environment, "one process")
@@ -106,7 +109,7 @@ def _play(root: Path, n_faults: int, seed: int, log: Path | None) -> list[Struck
             where = ("Ray", "one process", "one process, MLflow server")[(number + seed) % 3]
             scene = Scene(root, f"round{seed}-{number}", environment, where, server if "server" in where else None)
             with small_disk(scene.out) as disk:
-                scene.small_disk = disk
+                scene.small_disk, scene.kinds = disk, kinds
                 some = _round(scene, number, min(AT_MOST, n_faults - len(found)), moments, wanted)
                 found += some
                 if all(one.survived for one in some):

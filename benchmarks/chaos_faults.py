@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
@@ -91,6 +91,7 @@ class Scene:
         self.log: Path = root / f"{name}.log"
         self.server: MlflowServer | None = server
         self.small_disk: bool = False
+        self.kinds: Sequence[str] = tuple(FAULTS)
         self.driver: BaseProcess | None = None
         self.environment: dict[str, str] = {**environment, MARK: name}
         self._clock: Path = root / f"{name}.clock"
@@ -259,7 +260,7 @@ FAULTS: dict[str, Fault] = {
 
 
 def possible(scene: Scene) -> list[str]:
-    return [name for name, fault in FAULTS.items() if fault.possible(scene)]
+    return [name for name in scene.kinds if FAULTS[name].possible(scene)]
 
 
 @contextlib.contextmanager
