@@ -110,7 +110,7 @@ def test_a_tutorial_says_what_its_commands_print(tutorial, tmp_path):
         elif fence["kind"] == "console":
             for part in re.split(r"^\$ ", fence["body"], flags=re.MULTILINE)[1:]:
                 command, _, shown = part.partition("\n")
-                ended = run(["sh", "-c", command], folder, environment)
+                ended = run(["sh", "-c", command], folder, environment, seconds=900)
                 assert ended.returncode == 0, ended.stderr
                 assert checker.check_output(shown, ended.stdout, SHOWN), f"$ {command}\n{ended.stdout}"
                 checked += 1
