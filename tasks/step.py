@@ -47,7 +47,9 @@ N_FORGET = "n_forget"
 """The hint that says how many rows a step's request forgets."""
 
 # Raised when the code of a kind changes what it computes: old results are then no longer found.
-VERSIONS: Mapping[Kind, int] = MappingProxyType({**dict.fromkeys(Kind, 1), Kind.AUDIT: 2})
+VERSIONS: Mapping[Kind, int] = MappingProxyType(
+    {**dict.fromkeys(Kind, 1), Kind.AUDIT: 2, Kind.UNLEARN: 2, Kind.ANSWERS: 2}
+)
 
 NAMED_BY = (
     *("dataset", "part", "start", "size", "layer", "what", "piece"),

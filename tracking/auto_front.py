@@ -13,16 +13,15 @@ from tracking.entries import mean_over_seeds, ratio
 from tracking.front import CUT_SHORT, MEASURES, Trajectory, interpolated, short_at, trajectories
 from tracking.tree import TreeVariant
 from unlearn_core.grid import Scenario
-from unlearn_core.recipes import training_epochs
+from unlearn_core.recipes import training_epochs, training_optimization
 from unlearn_core.request_kind import RequestKind
 from unlearn_core.within_budget import (
     LINEAR,
     NEWTON,
     NEWTON_CROSSFIT,
     BudgetChoice,
-    NewtonStep,
     choose_within,
-    least_training_cost,
+    least_warm_cost,
 )
 
 AUTO_BUDGETS: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1)
@@ -60,17 +59,15 @@ class AutoPlace:
 
 
 def auto_choice(variant: TreeVariant, budget: float) -> BudgetChoice:
-    """By what can be known without a retrain: the kind of request, the head, what a Newton step cost and took away."""
-    entries, newton = variant.entries, None
-    cost = mean_over_seeds(entries, NEWTON, "last", "cost") if variant.has(NEWTON) else None
-    if cost is not None:
-        before, after = (mean_over_seeds(entries, row, "last", "acc_f") for row in ("base", NEWTON))
-        if before is not None and after is not None:
-            newton = NewtonStep(cost, before - after)
-    taught = mean_over_seeds(entries, NEWTON_CROSSFIT, "last", "cost") if variant.has(NEWTON_CROSSFIT) else None
+    """By what can be known without a retrain: the kind of request, the head, what a Newton step and its teaching cost."""
+    entries = variant.entries
+    step, taught = (
+        mean_over_seeds(entries, method, "last", "cost") if variant.has(method) else None
+        for method in (NEWTON, NEWTON_CROSSFIT)
+    )
     arch, n_retained = variant.variant.arch, min(entry["n_retain"] for entry in entries)
-    least = least_training_cost(n_retained, training_epochs(arch))
-    choice = choose_within(KINDS[variant.variant.scenario], arch == LINEAR, budget, newton, taught, least)
+    least = least_warm_cost(n_retained, training_epochs(arch), training_optimization(arch).batch_size)
+    choice = choose_within(KINDS[variant.variant.scenario], arch == LINEAR, budget, step, taught, least)
     if choice is None:
         raise ValueError(f"{variant.name} is of no kind")
     return choice

@@ -37,6 +37,7 @@ from unlearn_core.recipes import (
     Optimization,
     Recipe,
     Schedule,
+    Start,
     optimization_of,
     unlearning_optimization,
 )
@@ -276,6 +277,15 @@ def proxies() -> tuple[str, ...]:
 
 def baselines() -> tuple[str, ...]:
     return tuple(name for name, line in TABLE.items() if line.family is Family.BASELINE)
+
+
+def cut_short() -> tuple[str, ...]:
+    """The baselines that train anew on what is left, and not for long."""
+    return tuple(
+        name
+        for name, line in TABLE.items()
+        if line.family is Family.BASELINE and line.presets["paper"].start is Start.FRESH
+    )
 
 
 def edits() -> tuple[str, ...]:

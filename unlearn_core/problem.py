@@ -116,6 +116,10 @@ class Problem:
         """(C,) rows of D by class."""
         return np.bincount(self.train.labels, minlength=self.n_classes) if self.counts is None else self.counts
 
+    def lost_classes(self, forget: Mask) -> Mask:
+        """(C,) the classes of which every row is forgotten; ``forget`` (N,) is of the rows that are here."""
+        return self.class_counts == np.bincount(self.train.labels[forget], minlength=self.n_classes)
+
     @property
     def n_rows(self) -> int:
         """Of D, whatever part of it is here."""

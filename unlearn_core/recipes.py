@@ -173,6 +173,15 @@ class Recipe:
     def epochs(self) -> int:
         return sum(phase.epochs for phase in self.phases)
 
+    def lasting(self, epochs: float) -> Recipe:
+        """The same in one phase of so many epochs, which need not be whole: it is recorded, and meant to end, there.
+
+        The learning rate has then fallen as far as it falls in all.
+        """
+        whole = math.ceil(epochs)
+        phase = replace(self.phases[0], epochs=whole)
+        return replace(self, phases=(phase,), record_at=(epochs,), last_rate=self.last_rate ** (whole / epochs))
+
     @property
     def terms(self) -> tuple[Term, ...]:
         """Of all losses."""

@@ -26,7 +26,7 @@ from unlearn_core.methods import (
     WhatIsRun,
     what_is_run,
 )
-from unlearn_core.nets.make import fresh_network, stored_network
+from unlearn_core.nets.make import fresh_network, mixed, stored_network
 from unlearn_core.nets.stack import NetworkStack, State
 from unlearn_core.preparations import PREPARATIONS, PROBE, Given, Kept, Per, kept_as
 from unlearn_core.problem import Cell, Problem
@@ -158,15 +158,10 @@ def _start(method: str, recipe: Recipe, reference: Reference) -> NetworkStack:
     fresh = _untrained(method, reference, reference.pretrained)
     if recipe.base_share == 0.0:
         return fresh
-    states = []
-    for k in range(base.n_members):
-        ours, new = base.state(k), fresh.state(k)
-        states.append(
-            {
-                name: torch.lerp(new[name], ours[name], recipe.base_share) if value.is_floating_point() else value
-                for name, value in ours.items()
-            }
-        )
+    states = [
+        mixed(fresh, base, k, recipe.base_share, reference.problem.lost_classes(cell.forget))
+        for k, cell in enumerate(reference.cells)
+    ]
     return stored_network(reference.arch, states, base.device)
 
 

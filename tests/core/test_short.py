@@ -35,7 +35,11 @@ VARIANT = Variant("digits", "mlp1", Scenario.SUBCLASS, 0)
 
 @pytest.fixture(scope="module")
 def reference() -> Reference:
-    problem, cells = make_problem(Inputs(DIGITS), VARIANT.label_space), make_cells(DIGITS, VARIANT, [0, 1])
+    return reference_of(VARIANT, [0, 1])
+
+
+def reference_of(variant: Variant, seeds: list[int]) -> Reference:
+    problem, cells = make_problem(Inputs(DIGITS), variant.label_space), make_cells(DIGITS, variant, seeds)
     base, retrain = (train_reference(role, problem, "mlp1", cells, epochs=30) for role in ("base", "retrain"))
     return Reference(problem, "mlp1", cells, base, retrain, make_scorers(problem, cells, retrain))
 
@@ -49,6 +53,7 @@ def by_hand(
     power: float | None,
     name: str = "short",
     batch_size: int = HEAD_TRAINING.batch_size,
+    lost: int | None = None,
 ):
     """The weights after every step: plain torch, with the same first weights and the same row orders."""
     cell, problem = reference.cells[k], reference.problem
@@ -67,7 +72,10 @@ def by_hand(
         for number, layer in enumerate(layers):
             for part in ("weight", "bias"):
                 tensor = getattr(layer, part)
-                tensor.copy_((1 - base_share) * tensor + base_share * old[f"layers.{number}.{part}"])
+                share = torch.full_like(tensor, base_share)
+                if number == 1 and lost is not None:
+                    share[lost] = 0.0
+                tensor.copy_((1 - share) * tensor + share * old[f"layers.{number}.{part}"])
     retained = torch.from_numpy(np.flatnonzero(~cell.forget))
     order = torch.Generator().manual_seed(derive_seed(cell.seed, "unlearn", "order"))
     rate = 3 * HEAD_TRAINING.lr
@@ -116,10 +124,14 @@ def test_short_is_a_loop_written_by_hand(reference, k, name, recipe, batch_size)
         assert epoch.scores.kl_f == pytest.approx(mean_kl(log_retrain, ours), rel=2e-3, abs=1e-4)  # float32 products
 
 
-def test_short_warm_is_a_loop_written_by_hand(reference):
+@pytest.mark.parametrize("lost", [None, 3])
+def test_short_warm_is_a_loop_written_by_hand(reference, lost):
+    """If a class is forgotten, nothing of the base's is mixed into its output."""
+    if lost is not None:
+        reference = reference_of(Variant("digits", "mlp1", Scenario.CLASS, lost), [0])
     record = run_method("short-warm", reference, RunSettings())[0]
     net, history, _ = by_hand(
-        reference, 0, WARM.base_share, epochs=2, last=WARM.last_rate, power=None, name="short-warm"
+        reference, 0, WARM.base_share, epochs=2, last=WARM.last_rate, power=None, name="short-warm", lost=lost
     )
     x, rows = reference.problem.train.inputs, reference.cells[0].forget
     with torch.no_grad():

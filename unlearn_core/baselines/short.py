@@ -8,8 +8,9 @@ weights that the base started from, with a classifier of its own), at three time
 a cut-short training lacks is steps: on the development subclass (mlp1, seed 100) KL_f is 0.08 at 1.7 % of a retrain, where
 ``short`` is at 0.30 at 1.2 % and 0.085 at 3 %. On random rows it is closer below 1 % only, on a class on KL_f only.
 
-``short-warm`` starts from shrunken base weights mixed with fresh ones (Ash and Adams, 2020): close on scattered rows, not on
-a group, which the shrunken weights remember.
+``short-warm`` starts from shrunken base weights mixed with fresh ones (Ash and Adams, 2020), but for the outputs of a class
+that is forgotten, which are all fresh: close on classes and scattered rows, not on a group, which the shrunken weights
+remember.
 """
 
 from dataclasses import replace

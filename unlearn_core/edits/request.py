@@ -50,8 +50,7 @@ class EditRequest:
     @cached_property
     def lost_classes(self) -> NDArray[np.bool_]:
         """(C,) the classes of which every row is asked for."""
-        asked = np.bincount(self.records.labels, minlength=self.problem.n_classes)
-        return self.problem.class_counts == asked
+        return self.problem.lost_classes(self.mask)
 
     @property
     def is_whole_classes(self) -> bool:

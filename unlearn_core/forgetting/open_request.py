@@ -62,7 +62,7 @@ from unlearn_core.forgetting.request import NewRows, RecordList, new_rows
 from unlearn_core.forgetting.state import PreparedState, open_state
 from unlearn_core.forgetting.subject import Subject
 from unlearn_core.methods import Family
-from unlearn_core.nets.make import Blueprint
+from unlearn_core.nets.make import Blueprint, mixed, with_state
 from unlearn_core.nets.stack import NetworkStack
 from unlearn_core.preparations import CROSSFIT, MOMENTS, PREPARATIONS, Given, Kept, Per
 from unlearn_core.proxies.statistics import Moments, compute_moments
@@ -71,13 +71,10 @@ from unlearn_core.request_kind import RequestKind, Verdict, Witnesses, kind_of_r
 from unlearn_core.seeding import derive_seed
 from unlearn_core.training import Member, train
 from unlearn_core.within_budget import (
-    LEAST_STEPS,
     LINEAR,
-    NEWTON,
-    TRAINING_PAYS,
-    NewtonStep,
     affordable_epochs,
-    least_training_cost,
+    least_steps,
+    least_warm_cost,
     newton_cost,
     newton_crossfit_cost,
 )
@@ -150,9 +147,9 @@ class OpenRequest:
             verdict,
             can_train_anew,
             self.new,
-            self._try_newton(settings, verdict),
+            newton_cost(n_forget, n_rows, self._retrain_epochs),
             newton_crossfit_cost(n_forget, n_rows, self._retrain_epochs),
-            least_training_cost(n_rows - n_forget, self._retrain_epochs) if can_train_anew else math.inf,
+            self._least_warm_cost(n_rows - n_forget),
         )
 
     @property
@@ -160,22 +157,11 @@ class OpenRequest:
         """A head's, if nobody knows how the network was trained."""
         return HEAD_EPOCHS if self.blueprint is None else self.blueprint.training[1]
 
-    def _try_newton(self, settings: ForgetSettings, verdict: Verdict | None) -> NewtonStep | None:
-        """What a Newton step on a group comes to, if ``auto`` has too little to spend on training anew."""
-        net = self.subject.net
-        small = settings.proxy == AUTO and settings.finalizer == "kl" and settings.budget < TRAINING_PAYS
-        if not small or net is None or verdict is None or verdict.kind is not RequestKind.GROUP:
-            return None
-        choice = Choice(NEWTON, "to see what it comes to")
-        tried = self._edit(Plan(self.subject, self.forget, self.new, settings, (), (), choice, None, verdict)).net
-        if tried is None:
-            return None
-        rows, n_rows = self.subject.problem.train.take(np.flatnonzero(self.forget)), self.subject.problem.n_rows
-        before, after = (
-            float((model.logits(0, rows.inputs).argmax(1) == rows.label_tensor).double().mean())
-            for model in (net, tried)
-        )
-        return NewtonStep(newton_cost(len(rows), n_rows, self._retrain_epochs), before - after)
+    def _least_warm_cost(self, n_retained: int) -> float:
+        if self.blueprint is None:
+            return math.inf
+        how, epochs = self.blueprint.training
+        return least_warm_cost(n_retained, epochs, how.batch_size)
 
     def _verdict(self, settings: ForgetSettings) -> Verdict | None:
         """What kind of request it is; only a prepared state can tell."""
@@ -360,14 +346,19 @@ class OpenRequest:
         lasts: float = recipe.epochs
         if plan.settings.proxy == AUTO:
             lasts = affordable_epochs(plan.settings.budget, longest, line.name)
-        lasts = min(max(lasts, LEAST_STEPS / steps), longest)
-        recipe = replace(recipe, phases=(replace(recipe.phases[0], epochs=math.ceil(lasts)),), record_at=(lasts,))
+        lasts = min(max(lasts, least_steps(line.name) / steps), longest)
+        recipe = recipe.lasting(lasts)
         fresh = self.blueprint.fresh(net, rows.inputs[:2], derive_seed(plan.settings.seed, line.name, "weights"))
+        weights = "fresh weights"
+        if recipe.base_share:
+            lost = self.subject.problem.lost_classes(plan.forget)
+            fresh = with_state(net, mixed(fresh, net, 0, recipe.base_share, lost))
+            weights += f" with {recipe.base_share:.0%} of the model's mixed in"
         member = Member(plan.settings.seed, "unlearn", rows.label_tensor, torch.from_numpy(plan.forget_of_all))
         how = replace(how, lr=recipe.rate * how.lr)
         seconds = train(fresh, rows.inputs, [member], recipe, how, lambda *_: True)  # it ends where the recipe records
         fresh.use_batch_statistics(False)
-        return Finalized(fresh, f"{lasts:.3g} epochs on what is left, from fresh weights", seconds=seconds)
+        return Finalized(fresh, f"{lasts:.3g} epochs on what is left, from {weights}", seconds=seconds)
 
     def record(self, outcome: Outcome, certificate: Certificate, key_file: Path | None = None) -> Ledger:
         """Enter the request into the ledger, signed if there is a key: from then on it counts."""

@@ -25,17 +25,14 @@ from unlearn_core.proxies.statistics import Moments
 from unlearn_core.recipes import REQUEST_SCHEDULE, Optimization, Schedule, Stopping
 from unlearn_core.request_kind import Verdict
 from unlearn_core.target import Target, fit, make_target
-from unlearn_core.within_budget import LINEAR, SHORT, SHORT_SMALL, NewtonStep, choose_within
+from unlearn_core.within_budget import LINEAR, choose_within
 
 Mask = NDArray[np.bool_]
-
-CUT_SHORT = (SHORT, SHORT_SMALL)
-"""Retrains cut short: what is done about a group on a prepared state."""
 
 
 def known_methods() -> tuple[str, ...]:
     """What can be asked for by name."""
-    return (*methods.proxies(), *methods.edits(), *CUT_SHORT)
+    return (*methods.proxies(), *methods.edits(), *methods.cut_short())
 
 
 @dataclass(frozen=True)
@@ -185,9 +182,9 @@ def make_plan(
     verdict: Verdict | None = None,
     can_train_anew: bool = False,
     new: Mask | None = None,
-    newton: NewtonStep | None = None,
+    step_cost: float | None = None,
     taught_cost: float | None = None,
-    least_training: float = math.inf,
+    least_warm: float = math.inf,
 ) -> Plan:
     """Choose a method and say what the model should become; ``auto`` fits and weighs proxies, or goes by the verdict.
 
@@ -197,17 +194,17 @@ def make_plan(
         arch: of the network, if it has a name.
         verdict: what kind of request it is, if it is known.
         can_train_anew: whether fresh weights can be had.
-        newton: what a Newton step comes to, if one was tried.
+        step_cost: what a Newton step takes of a retrain, if it can be had.
         taught_cost: what ``newton-crossfit`` takes of a retrain, if it can be had.
-        least_training: what a retrain cut short takes of a whole one, at the least.
+        least_warm: what ``short-warm`` takes of a retrain, at the least.
         new: (N,) the rows that no earlier request asked for; None: all of them.
     """
     checked_mask(forget, "the request")
     new = forget if new is None else new
     asked, why = settings.proxy, "asked for by name"
     if asked == AUTO and verdict is not None and settings.finalizer == "kl":
-        fitting = choose_within(verdict.kind, arch == LINEAR, settings.budget, newton, taught_cost, least_training)
-        if fitting is not None and (fitting.method not in CUT_SHORT or can_train_anew):
+        fitting = choose_within(verdict.kind, arch == LINEAR, settings.budget, step_cost, taught_cost, least_warm)
+        if fitting is not None and (fitting.method not in methods.cut_short() or can_train_anew):
             asked = fitting.method
             why = (
                 f"{verdict.kind}: {verdict.why}; within {100 * settings.budget:g} % of a retrain: {fitting.why} (next: "

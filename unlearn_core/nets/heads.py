@@ -169,11 +169,14 @@ class HeadStack:
             chosen._flat[place].copy_(self._flat[member])
         return chosen
 
+    @property
+    def last_layer(self) -> str:
+        return f"layers.{len(self._layers) - 1}."
+
     def with_shifted_last_layer(self, member: int, weight: NDArray, bias: NDArray) -> HeadStack:
-        state = self.state(member)
-        last = len(self._layers) - 1
-        state[f"layers.{last}.weight"] += torch.from_numpy(weight.T).float()
-        state[f"layers.{last}.bias"] += torch.from_numpy(bias).float()
+        state, last = self.state(member), self.last_layer
+        state[f"{last}weight"] += torch.from_numpy(weight.T).float()
+        state[f"{last}bias"] += torch.from_numpy(bias).float()
         return HeadStack.from_states([state], self.device)
 
     def _views(self, flat: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from unlearn_core.errors import BadInput, first_line
@@ -54,6 +56,24 @@ def stored_network(arch: str, states: Sequence[State], device: torch.device | st
     """A stack of networks from their weights."""
     stack = ResNetStack if arch == RESNET else HeadStack
     return stack.from_states(states, device)
+
+
+def mixed(fresh: NetworkStack, base: NetworkStack, member: int, share: float, lost: NDArray[np.bool_]) -> State:
+    """The weights share * base + (1 - share) * fresh of one member.
+
+    The outputs of ``lost`` (C,) classes, of which nothing is left to learn, stay fresh: the base's know them well, and take
+    long to unlearn. What is no number with a point, such as a count of batches, is the base's.
+    """
+    new, old = fresh.state(member), base.state(member)
+    weights = {
+        name: torch.lerp(new[name], ours, share) if ours.is_floating_point() else ours for name, ours in old.items()
+    }
+    if lost.any():
+        gone = torch.from_numpy(lost)
+        for name in (f"{base.last_layer}weight", f"{base.last_layer}bias"):
+            if name in weights:
+                weights[name][gone] = new[name][gone]
+    return weights
 
 
 def with_state(like: NetworkStack, state: State) -> NetworkStack:

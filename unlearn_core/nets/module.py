@@ -93,11 +93,15 @@ class ModuleStack(AutogradStack):
         other.load_state_dict(dict(state))
         return ModuleStack(other, self._sample, self._device)
 
+    @property
+    def last_layer(self) -> str:
+        last = self._last_linear()
+        return f"{last}." if last else ""  # the module may itself be a linear layer
+
     def with_shifted_last_layer(self, member: int, weight: NDArray, bias: NDArray) -> ModuleStack:
-        last, state = self._last_linear(), self.state(member)
-        prefix = f"{last}." if last else ""  # the module may itself be a linear layer
+        prefix, state = self.last_layer, self.state(member)
         if f"{prefix}bias" not in state:
-            raise BadInput(f"the last layer {last} has no bias to shift; use the finalizer kl or none")
+            raise BadInput(f"the last layer {prefix[:-1]} has no bias to shift; use the finalizer kl or none")
         for name, shift in ((f"{prefix}weight", weight.T), (f"{prefix}bias", bias)):
             state[name] += torch.from_numpy(shift.copy()).to(state[name].dtype)
         return self.with_state(state)

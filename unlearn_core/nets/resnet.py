@@ -114,6 +114,10 @@ class ResNetStack(AutogradStack):
     def select(self, members: Sequence[int]) -> ResNetStack:
         return ResNetStack.from_states([self.state(member) for member in members], self._device)
 
+    @property
+    def last_layer(self) -> str:
+        return "fc."
+
     def with_shifted_last_layer(self, member: int, weight: NDArray, bias: NDArray) -> ResNetStack:
         state = self.state(member)
         state["fc.weight"] += torch.from_numpy(weight.T).float()

@@ -59,6 +59,11 @@ class NetworkStack(Protocol):
         """A new stack with copies of some members; training it leaves this one untouched."""
         ...
 
+    @property
+    def last_layer(self) -> str:
+        """What the names of the last layer's weights in ``state`` begin with: ``fc.`` of ``fc.weight`` and ``fc.bias``."""
+        ...
+
     def with_shifted_last_layer(self, member: int, weight: NDArray, bias: NDArray) -> Self:
         """A stack of one: that member with ``weight`` (width, C) and ``bias`` (C,) added to its last layer."""
         ...

@@ -63,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add = group.add_argument
     chosen = "the method to use; auto: what fits this request best: with --prepared by its kind, else among proxies"
-    known = (AUTO, *methods.proxies(), *methods.edits(), "short", "short-small")
+    known = (AUTO, *methods.proxies(), *methods.edits(), *methods.cut_short())
     add(
         "--method",
         "--proxy",
