@@ -24,7 +24,7 @@ SHORT, SHORT_WARM, NEWTON_CROSSFIT = "short", "short-warm", "newton-crossfit"
 TRUNCATION_ENDS = 0.01
 """The share of a retrain from which on ``short-warm`` comes closer to it for a class than shutting its output does: on the
 classes 1, 3 and 5 0.35 / 0.12 at 0.9 %, 0.59 / 0.11 for ``truncate``, 0.40 / 0.17 for ``short-small`` at 1.3 %."""
-LARGE_BATCHES_PAY = 0.045
+LARGE_BATCHES_PAY = 0.06
 """From this share on ``short``, in the retrain's own batches, is at least as close as ``short-small``: on the five odd
 subclasses 0.045 / 0.015 and 0.032 / 0.015 at 3 %, 0.024 / 0.009 and 0.027 / 0.011 at 6 %."""
 SECOND_ORDER_COSTS = 0.025
