@@ -24,9 +24,7 @@ def typed(command: str, folder: Path) -> Ended:
     """What becomes of a line of a shell; ``unlearn`` and ``python`` run in this process, which has loaded torch."""
     program, *words = shlex.split(command)
     if program == "unlearn":
-        if (
-            words[0] == "sync"
-        ):  # where a database was removed, MLflow goes on in this process with the one that it opened
+        if words[0] == "sync":  # in one process, MLflow goes on with the database that was removed
             folder = shutil.copytree(folder, folder.parent / "moved")
         return unlearn(*words, cwd=folder)
     if program == "python":
