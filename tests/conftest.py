@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-# Before numpy loads its BLAS and polars its pool, and for the processes that tests start. On two busy cores, threads spend more
-# time waiting for one another than computing: a logistic regression on the digits took 5 s of CPU with two, 0.1 s with one.
+# Before numpy loads its BLAS and polars its pool, and for processes that tests start. On two busy cores threads wait for one
+# another more than they compute: a logistic regression on the digits took 5 s of CPU with two, 0.1 s with one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
