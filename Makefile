@@ -9,17 +9,22 @@ READY := .venv/.ready
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 PIP := $(INSTALL) --constraint constraints.txt
 
-.PHONY: demo test check docs quotes bench chaos clean
+.PHONY: demo test tests check lint types docs quotes bench chaos clean
 
 demo: $(READY)
 	$(BIN)/unlearn run --methods all --out runs/demo
 	$(BIN)/unlearn report --results runs/demo/results
 	@echo "MLflow: $(BIN)/unlearn ui --out runs/demo"
 
-# By file: tests of one file share what is costly to make, such as a cluster. No restarts: xdist 3.8 would give the next process
-# the test that ended the last one, again and again (pytest-xdist 1371), or wait for ever (1378); so the run ends instead.
-test: check
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# Types are checked beside the tests, in which a core is idle now and then.
+test: lint
+	$(MAKE) --no-print-directory --jobs 2 types tests
+
+# By file: tests of one file share what is costly to make, such as a cluster. Three processes for two cores: while one waits for
+# Ray or a server to start, the other two compute. No restarts: xdist 3.8 would give the next process the test that ended the
+# last one, again and again (pytest-xdist 1371), or wait for ever (1378); so the run ends instead.
+tests: $(READY)
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
@@ -29,11 +34,15 @@ docs: $(READY)
 quotes: $(READY)
 	$(BIN)/python -m benchmarks.saving
 
-check: $(READY)
+check: lint types
+
+lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/basedpyright
 	$(BIN)/lint-imports
+
+types: $(READY)
+	$(BIN)/basedpyright
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.heads

@@ -6,7 +6,6 @@ import doctest
 import os
 import pkgutil
 import re
-import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,32 +88,6 @@ def test_it_opens_on_a_desktop_and_on_a_phone_its_search_finds_and_nothing_is_fe
         expect(page.locator(".md-search-result__item").first).to_be_visible()
         assert [url for url in requests if not url.startswith((address, "data:", "blob:"))] == []
         page.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tutorial", ["grid", "request"])
-def test_a_tutorial_says_what_its_commands_print(tutorial, tmp_path):
-    commands = tmp_path / "bin"
-    commands.mkdir()
-    for name, module in (("unlearn", "-m workflows"), ("python", "")):
-        script = commands / name
-        script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {module} "$@"\n')
-        script.chmod(0o755)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{commands}:{os.environ['PATH']}"}
-    folder = tmp_path / "work"
-    folder.mkdir()
-    checker, checked = doctest.OutputChecker(), 0
-    for fence in FENCE.finditer((ROOT / "docs" / "tutorials" / f"{tutorial}.md").read_text()):
-        if title := re.search(r'title="([\w.]+)"', fence["kind"]):
-            (folder / title[1]).write_text(fence["body"])
-        elif fence["kind"] == "console":
-            for part in re.split(r"^\$ ", fence["body"], flags=re.MULTILINE)[1:]:
-                command, _, shown = part.partition("\n")
-                ended = run(["sh", "-c", command], folder, environment, seconds=900)
-                assert ended.returncode == 0, ended.stderr
-                assert checker.check_output(shown, ended.stdout, SHOWN), f"$ {command}\n{ended.stdout}"
-                checked += 1
-    assert checked >= 4
 
 
 def test_every_example_of_the_reference_runs(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ import torch
 
 from unlearn_core.clock import clock_for
 from unlearn_core.nets.stack import NetworkStack
+from unlearn_core.optimizers import SGD, Adam
 from unlearn_core.recipes import Algorithm, ForgetLabels, Optimization, Pass, Recipe, Term, Toward, Visit
 from unlearn_core.seeding import derive_seed
 
@@ -361,5 +362,5 @@ def _top_share(tensors: Sequence[torch.Tensor], share: float) -> list[torch.Tens
 def _optimizer(parameters: Sequence[Sequence[torch.Tensor]], how: Optimization) -> torch.optim.Optimizer:
     tensors = [tensor for member in parameters for tensor in member]
     if how.algorithm is Algorithm.SGD:
-        return torch.optim.SGD(tensors, lr=how.lr, momentum=how.momentum, weight_decay=how.weight_decay, fused=True)
-    return torch.optim.Adam(tensors, lr=how.lr, weight_decay=how.weight_decay, fused=True)
+        return SGD(tensors, lr=how.lr, momentum=how.momentum, weight_decay=how.weight_decay, fused=True)
+    return Adam(tensors, lr=how.lr, weight_decay=how.weight_decay, fused=True)

@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
 
 from unlearn_core.data import FeatureSet, fingerprint, load_dataset, load_feature_set, save_feature_set
+from unlearn_core.data.digits import stratified_split
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import LabelSpace
 
@@ -149,3 +152,23 @@ def test_the_fingerprint_stays_what_it_was():
     assert fingerprint(features) == "6aa47f76173947c7ccd520e2a78e697d0803fbf30034477b504fbf9a222f1aac"
     grouped = replace(features, superclass=np.array([0, 0, 1]))
     assert fingerprint(grouped) == "91bb3521d6f8c20651d9b543b37db5725ccc3aca0110b197a8a5655f4f806cd6"
+
+
+def test_digits_are_scikit_learns_split_by_its_rule():
+    images, labels = map(np.asarray, load_digits(return_X_y=True))
+    expected = train_test_split(
+        (images / 16).astype(np.float32), labels, test_size=360, stratify=labels, random_state=0
+    )
+    digits = load_dataset("digits")
+    for got, part in zip((digits.train_x, digits.test_x, digits.train_y, digits.test_y), expected, strict=True):
+        np.testing.assert_array_equal(got, part, strict=True)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_stratified_split_is_scikit_learns(seed):
+    """Classes of any sizes, some of them equal, so that lots are drawn."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2 + seed, size=60 + seed)
+    expected = train_test_split(np.arange(len(labels)), test_size=17, stratify=labels, random_state=seed)
+    for got, rows in zip(stratified_split(labels, 17, seed), expected, strict=True):
+        np.testing.assert_array_equal(got, rows)

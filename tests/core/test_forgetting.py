@@ -120,9 +120,14 @@ def result(mlp):
     return forget(mlp, DIGITS.train_x, LABELS, ZEROS, heldout=HELDOUT, stopping=SHORT)
 
 
-def test_importing_the_package_loads_no_torch():
-    code = "import sys, unlearn_core; assert 'torch' not in sys.modules; from unlearn_core import forget; print(forget)"
-    assert "function forget" in run([sys.executable, "-c", code]).stdout
+def test_importing_the_package_loads_no_torch_and_training_not_its_compiler():
+    code = (
+        "import sys, unlearn_core; assert 'torch' not in sys.modules; from unlearn_core import forget; print(forget)\n"
+        "from unlearn_core.training import warm_up; warm_up(); print({'torch._dynamo', 'sympy'} & set(sys.modules))"
+    )
+    said = run([sys.executable, "-c", code]).stdout
+    assert "function forget" in said
+    assert said.endswith("set()\n"), "seconds of every process that trains"
 
 
 def test_the_unlearned_module_is_nearer_to_the_target_and_the_given_one_is_untouched(mlp, result):

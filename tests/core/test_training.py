@@ -13,6 +13,7 @@ from unlearn_core import methods
 from unlearn_core.grid import HEADS, head_widths
 from unlearn_core.methods import Family
 from unlearn_core.nets.heads import HeadStack
+from unlearn_core.optimizers import SGD, Adam
 from unlearn_core.recipes import (
     ASCEND_CROSS_ENTROPY,
     CROSS_ENTROPY,
@@ -345,3 +346,24 @@ def test_members_with_requests_of_different_sizes_are_refused():
     members = [make_member(0), Member(1, "unlearn", labels, torch.arange(N) < 3)]
     with pytest.raises(ValueError, match="members of one stack forget"):
         train(make_net((0, 1)), inputs, members, RECIPES["ft"]["paper"], HEAD_UNLEARNING)
+
+
+@pytest.mark.parametrize(
+    ("ours", "torchs", "options"),
+    [(Adam, torch.optim.Adam, {"weight_decay": 0.1}), (SGD, torch.optim.SGD, {"weight_decay": 0.1, "momentum": 0.9})],
+)
+def test_an_optimiser_without_the_compiler_makes_torchs_updates(ours, torchs, options):
+    """To the bit, over steps whose learning rate changes."""
+    generator = torch.Generator().manual_seed(0)
+    weights, gradients = torch.randn(3, 5, generator=generator), torch.randn(4, 3, 5, generator=generator)
+    moved = []
+    for kind in (ours, torchs):
+        parameter = weights.clone().requires_grad_()
+        optimizer = kind([parameter], lr=0.1, fused=True, **options)
+        for gradient in gradients:
+            parameter.grad = gradient.clone()
+            optimizer.step()
+            optimizer.param_groups[0]["lr"] *= 0.9
+        moved.append(parameter.detach())
+    assert torch.equal(*moved)
+    assert not torch.equal(moved[0], weights)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -147,13 +148,14 @@ def test_a_rerun_and_sync_complete_the_tree_of_a_killed_run(tmp_path, made):
     undisturbed.finish()
     file = "d/pixels/class_linear_raw.json"
     expected = (tmp_path / "undisturbed" / "results" / file).read_bytes()
-    for complete in (lambda: again(layout, steps), lambda: sync(layout, None)):
-        ended = run([sys.executable, "-c", KILLED, layout.out])
-        assert ended.returncode == -signal.SIGKILL, ended.stderr
-        assert (layout.results / file).read_bytes() != expected
-        complete()
-        assert (layout.results / file).read_bytes() == expected
-        (layout.results / file).unlink()
+    ended = run([sys.executable, "-c", KILLED, layout.out])
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    for name, complete in (("rerun", lambda layout: again(layout, steps)), ("sync", lambda layout: sync(layout, None))):
+        killed = Layout(tmp_path / name)
+        shutil.copytree(layout.out, killed.out)
+        assert (killed.results / file).read_bytes() != expected
+        complete(killed)
+        assert (killed.results / file).read_bytes() == expected
 
 
 def again(layout: Layout, steps: list[Step]) -> None:

@@ -57,6 +57,7 @@ def ray_environment(tmp_path_factory) -> dict[str, str]:
         "HOME": str(home),
         "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",  # Ray has workers give way to all else, and there are other tests
         "PYTHONPATH": str(ROOT),
     }
 

@@ -17,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
-from torch.utils.flop_counter import FlopCounterMode
 
 from unlearn_core.arithmetic import arithmetic
 from unlearn_core.data.weights import Library, find_model, load_weights, timm_config, torchvision_weights
@@ -137,6 +136,8 @@ def feature_dim(spec: BackboneSpec) -> int:
 @functools.cache
 def forward_operations(spec: BackboneSpec) -> float:
     """Floating-point operations of one image's forward pass, counted without computing it."""
+    from torch.utils.flop_counter import FlopCounterMode  # it loads Triton, of which features need nothing
+
     with torch.device("meta"), torch.inference_mode(), FlopCounterMode(display=False) as counter:
         _without_weights(spec).module.eval()(torch.zeros(1, 3, spec.resolution, spec.resolution))
     return float(counter.get_total_flops())

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from tests.processes import run
+from tasks.compute import request
+from tests.commands import unlearn
+from tests.processes import Ended, run
 
 ROOT = Path(__file__).resolve().parents[3]
 SUBJECT = 30
@@ -76,7 +81,18 @@ def certificate(folder: Path, name: str) -> dict:
     return json.loads((folder / "forgotten" / name / "certificate.json").read_text())["certificate"]
 
 
-@pytest.mark.slow
+@pytest.fixture
+def in_this_process(monkeypatch) -> None:
+    """What a model's process would run, run here; that it is another process is shown on Ray."""
+
+    def stand_in(command: Sequence[str], cwd: str, **_how: Any) -> Ended:
+        assert command[:4] == [sys.executable, "-P", "-m", "workflows"]
+        return unlearn(*command[4:], cwd=Path(cwd))
+
+    monkeypatch.setattr(request, "subprocess", SimpleNamespace(run=stand_in, DEVNULL=None))
+
+
+@pytest.mark.usefixtures("in_this_process")
 def test_the_example_of_the_docs_a_failure_and_a_resumed_run(unlearn_here, plan):
     """One broken model, one without the records: the others are done, and only the mended one runs again."""
     more = '\n["<b>"]\nmodel = "fraud.pt"\ndata = "fraud_data.npz"\n'
@@ -148,7 +164,7 @@ def test_the_models_of_a_plan_are_steps_on_ray(plan, cluster, ray_environment):
     assert "forgotten in 2 of 2 models" in (plan / "forgotten" / "summary.html").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("in_this_process")
 def test_a_model_that_has_not_unlearned_is_no_failure(unlearn_here, plan):
     """truncate takes out classes, and the subject is none: no certificate, or with force one that says so."""
     table = '[churn]\nmodel = "churn.npz"\ndata = "churn_data.npz"\nmethod = "truncate"\n'
