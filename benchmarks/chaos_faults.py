@@ -28,6 +28,7 @@ RAY_PROCESSES = {
 DAY = 24 * 3600
 JUMPS = (400 * DAY, -400 * DAY, 7200, -7200, -90)
 DISK_MEGABYTES = 64
+SHARE_OF_KILLS = 2 / 3
 MARK = "UNLEARN_CHAOS"
 
 
@@ -259,8 +260,15 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-def possible(scene: Scene) -> list[str]:
-    return [name for name in scene.kinds if FAULTS[name].possible(scene)]
+KILLS: tuple[str, ...] = ("driver", *RAY_PROCESSES, "MLflow server")
+"""Faults that kill a process."""
+
+
+def draw(scene: Scene, moments: random.Random) -> str:
+    """The next fault: a kill in two of three cases, whichever other faults there are."""
+    possible = [name for name in scene.kinds if FAULTS[name].possible(scene)]
+    wanted = moments.random() < SHARE_OF_KILLS
+    return moments.choice([name for name in possible if (name in KILLS) == wanted] or possible)
 
 
 @contextlib.contextmanager
