@@ -92,8 +92,8 @@ def executor_overhead(root: Path) -> float:
 
 def ray_overhead(root: Path) -> float:
     """Seconds per step of scheduling on one Ray worker, which finds each of them in the store and returns at once."""
-    with ray_session(None):
-        backend = RayBackend(root, Placement(workers=1, cpus=1, gpus=0.0))
+    with ray_session(None) as watch:
+        backend = RayBackend(root, Placement(workers=1, cpus=1, gpus=0.0), watch)
         while not backend.idle():
             backend.wait(1.0)
         state = State(many_steps())

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from tasks.ray_session import Servers, _children, limited
 from tests.commands import unlearn
 from tests.processes import Running, free_port, run, running, wait_until
+from unlearn_core.errors import BadInput
 
 GRID = (
     "--dataset", "digits", "--arch", "linear", "--scenario", "class", "--key", "0,1,2,3", "--seeds", "0,42",
@@ -91,6 +96,59 @@ def test_a_local_ray_listens_on_loopback_only_and_a_driver_that_lost_it_ends_and
     ended = run(command, environment=ray_environment, seconds=600)
     assert ended.returncode == 0, ended.stderr
     assert " 0 failed" in ended.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("server", "said"), [("gcs_server", "its GCS died"), ("raylet", "its raylet died")])
+def test_a_driver_whose_ray_dies_while_it_starts_ends_with_one_line(tmp_path, ray_environment, server, said):
+    """Ray itself would wait for a minute, and then end the driver in its own words."""
+    command = [sys.executable, "-m", "workflows", "grid", *GRID, "--out", tmp_path / "grid", "--workers", "1"]
+    with running(command, environment=ray_environment) as driver:
+        wait_until(lambda: processes_of(driver, "raylet"), "a raylet, which the driver then waits for", driver)
+        [victim] = processes_of(driver, server)
+        os.kill(victim, signal.SIGKILL)
+        assert driver.wait() == 2
+        assert driver.stderr.count("\n") == 1, driver.stderr
+        assert "a local Ray did not start" in driver.stderr
+        assert "rerun the same command to resume" in driver.stderr
+        assert said in driver.stderr
+
+
+def test_a_server_that_died_is_noticed(tmp_path):
+    """By its name among the processes that this one started, whoever asked after it first."""
+    pretended = tmp_path / "gcs_server"
+    pretended.symlink_to(shutil.which("sleep") or pytest.skip("there is no `sleep`"))
+    with running([pretended, "600"]) as earlier:
+        wait_until(lambda: any(name == "gcs_server" for _, name, _ in _children()), "its name", earlier)
+        servers = Servers()
+        earlier.send_signal(signal.SIGKILL)
+        earlier.wait()
+        assert servers.lost() is None, "one of an earlier Ray"
+        with running([pretended, "600"]) as server:
+            wait_until(lambda: any(name == "gcs_server" for _, name, _ in _children()), "its name", server)
+            assert servers.lost() is None
+            server.send_signal(signal.SIGKILL)
+            wait_until(servers.lost, "its death to be seen")
+            assert servers.lost() == "its GCS died"
+            server.wait()
+            assert servers.lost() == "its GCS died"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_wait_for_what_is_lost_ends_within_its_block(fails):
+    """Also if the block ends just then: the interrupt strikes nothing that comes after it."""
+    for _ in range(3):
+        known = threading.Event()
+
+        def lost(known: threading.Event = known) -> str:
+            known.set()
+            return "it died"
+
+        with pytest.raises(BadInput, match=r"^no start \(it died\)$|^of its own$"), limited(600.0, "no start", lost):  # noqa: PT012
+            if fails:
+                known.wait()
+                raise BadInput("of its own")
+            time.sleep(600)
 
 
 @pytest.mark.slow
