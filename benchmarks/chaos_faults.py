@@ -294,6 +294,8 @@ def surroundings(root: Path) -> dict[str, str]:
     ours = {"HOME": str(root / "home"), "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
     # a server's job runners are seven processes that nobody here needs
     ours |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": source, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    # Ray's workers give way to all else on a machine (15); on a busy one they would hardly start
+    ours |= {"RAY_worker_niceness": "0"}
     os.environ.update(ours)
     for module in ("workflows.commands.grid", "tasks.worker", "tasks.ray_backend", "tracking.mlflow_tracker"):
         importlib.import_module(module)
