@@ -14,7 +14,7 @@ import pytest
 
 from tasks.ray_session import Servers, _children, limited
 from tests.commands import unlearn
-from tests.processes import Running, free_port, run, running, wait_until
+from tests.processes import free_port, run, running, wait_until
 from unlearn_core.errors import BadInput
 
 GRID = (
@@ -45,18 +45,6 @@ def test_a_cluster_that_is_not_there_is_refused_at_once(tmp_path, monkeypatch, a
     assert said.format(port=port) in ended.stderr
 
 
-def processes_of(driver: Running, name: str) -> list[int]:
-    """Of the Ray that a driver started itself: they have its mark, which every child inherits."""
-    found = []
-    for pid in driver._marked():
-        try:
-            if name in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode():
-                found.append(pid)
-        except OSError:
-            continue
-    return found
-
-
 def listening(pids: list[int]) -> set[str]:
     """The addresses that processes listen on, as the kernel has them."""
     sockets = set()
@@ -84,11 +72,11 @@ def test_a_local_ray_listens_on_loopback_only_and_a_driver_that_lost_it_ends_and
     out = tmp_path / "grid"
     command = [sys.executable, "-m", "workflows", "grid", *GRID, "--out", out, "--workers", "2"]
     with running(command, environment=ray_environment) as driver:
-        wait_until(lambda: processes_of(driver, "ray::Worker"), "a worker", driver)
-        found = listening(driver._marked())
+        wait_until(lambda: driver.started("ray::Worker"), "a worker", driver)
+        found = listening(driver.marked())
         assert found
         assert found <= LOOPBACK
-        [raylet] = processes_of(driver, "raylet")
+        [raylet] = driver.started("raylet")
         os.kill(raylet, signal.SIGKILL)
         assert driver.wait() != 0
         assert "rerun the same command to resume" in driver.stderr
@@ -104,8 +92,8 @@ def test_a_driver_whose_ray_dies_while_it_starts_ends_with_one_line(tmp_path, ra
     """Ray itself would wait for a minute, and then end the driver in its own words."""
     command = [sys.executable, "-m", "workflows", "grid", *GRID, "--out", tmp_path / "grid", "--workers", "1"]
     with running(command, environment=ray_environment) as driver:
-        wait_until(lambda: processes_of(driver, "raylet"), "a raylet, which the driver then waits for", driver)
-        [victim] = processes_of(driver, server)
+        wait_until(lambda: driver.started("raylet"), "a raylet, which the driver then waits for", driver)
+        [victim] = driver.started(server)
         os.kill(victim, signal.SIGKILL)
         assert driver.wait() == 2
         assert driver.stderr.count("\n") == 1, driver.stderr
