@@ -96,10 +96,11 @@ def test_a_driver_whose_ray_dies_while_it_starts_ends_with_one_line(tmp_path, ra
         [victim] = driver.started(server)
         os.kill(victim, signal.SIGKILL)
         assert driver.wait() == 2
-        assert driver.stderr.count("\n") == 1, driver.stderr
-        assert "a local Ray did not start" in driver.stderr
-        assert "rerun the same command to resume" in driver.stderr
-        assert said in driver.stderr
+        assert "Traceback" not in driver.stderr
+        line = driver.stderr.splitlines()[-1]  # Ray may have said before what it waits for
+        assert line.startswith("unlearn: a local Ray did not start")
+        assert "rerun the same command to resume" in line
+        assert line.endswith(f"({said})")
 
 
 def test_a_server_that_died_is_noticed(tmp_path):
