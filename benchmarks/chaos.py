@@ -2,12 +2,13 @@
 
 ``make chaos`` runs it (it is slow, and not part of the tests). A round is one output folder: its digits grid starts, some
 faults strike at random moments (seeded), and the same command is started again, and struck again, until it ends with 0. Then
-store, results tree and MLflow are compared with a run in one process that nothing disturbed. A third of the rounds run on
-a local Ray, the others in one process; every other one of those writes to an MLflow server.
+store, results tree and MLflow are compared with a run in one process that nothing disturbed. Every other round runs on a
+local Ray, the others in one process; every other one of those writes to an MLflow server.
 
-    python -m benchmarks.chaos --faults 100 --log chaos.csv --save docs/data/chaos.csv
+    python -m benchmarks.chaos --kills 100 --log chaos.csv --save docs/data/chaos.csv
     python -m benchmarks.chaos --sum-up chaos.csv --save docs/data/chaos.csv
 
+Rounds follow each other until so many *processes* were killed; two faults in three are such kills, the others do not count.
 ``--log`` adds a line for every fault as soon as its round has ended; ``--save`` writes the counts that
 ``docs/reliability.md`` quotes. Drivers are forked from a process that has loaded all code, which takes longer than the
 grid. A clock jumps for the driver alone. A full disk needs root, for a small tmpfs; otherwise it is left out, and named.
@@ -20,6 +21,7 @@ import csv
 import json
 import random
 import shutil
+import signal
 import sqlite3
 import sys
 import tempfile
@@ -30,7 +32,7 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chaos_faults import FAULTS, MlflowServer, Scene, possible, small_disk, surroundings
+from benchmarks.chaos_faults import FAULTS, KILLS, MlflowServer, Scene, draw, small_disk, surroundings
 from benchmarks.saving import save, show
 
 GRID = (
@@ -42,18 +44,27 @@ AT_MOST = 10
 QUIET_STARTS = 6
 """Starts without a new fault, after which a grid that still does not end with 0 counts as not survived."""
 START_SECONDS = 900.0
+PLACES = ("Ray", "one process", "Ray", "one process, MLflow server")
+ENDS_IN_ORDER = (0, 2, 4)
+"""Exit codes that ``docs/reliability.md`` has for what is done here; a killed driver has none."""
 MEASURED = ("seconds", "rte", "cost", "preparation", "proxy_seconds")
 
 
 @dataclass(frozen=True)
 class Struck:
-    """A fault, and what became of its round: files and runs ``lost`` and ``doubled`` are in the first line of a round."""
+    """A fault, and what became of its round: files and runs ``lost`` and ``doubled`` are in the first line of a round.
+
+    ``code`` is how the start that it struck ended; ``unclear`` is 1 if that was no end that the documents know, or came with
+    a traceback.
+    """
 
     round: int
     where: str
     start: int
     seconds: float
     fault: str
+    code: int
+    unclear: int
     survived: bool
     lost: int
     doubled: int
@@ -69,7 +80,7 @@ class Undisturbed:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", type=int, default=100)
+    parser.add_argument("--kills", type=int, default=100, help="processes to kill; other faults come on top")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="+", choices=FAULTS, default=tuple(FAULTS), help="strike only so")
     parser.add_argument("--log", type=Path, help="a CSV file to which a line for every fault is added")
@@ -82,18 +93,18 @@ def main() -> None:
         found = read(arguments.sum_up)
     else:
         command = (
-            f"python -m benchmarks.chaos --faults {arguments.faults} --seed {arguments.seed} --save docs/data/chaos.csv"
+            f"python -m benchmarks.chaos --kills {arguments.kills} --seed {arguments.seed} --save docs/data/chaos.csv"
         )
         with tempfile.TemporaryDirectory(prefix="unlearn-chaos-") as folder:
             root = arguments.keep or Path(folder)
-            found = _play(root, arguments.faults, arguments.seed, arguments.kinds, arguments.log)
+            found = _play(root, arguments.kills, arguments.seed, arguments.kinds, arguments.log)
     rows = table(found)
     show(rows)
     if arguments.save:
         save(arguments.save, rows, command)
 
 
-def _play(root: Path, n_faults: int, seed: int, kinds: Sequence[str], log: Path | None) -> list[Struck]:
+def _play(root: Path, n_kills: int, seed: int, kinds: Sequence[str], log: Path | None) -> list[Struck]:
     moments = random.Random(seed)
     environment = surroundings(root)
     plain = Scene(root, "undisturbed", environment, "one process")
@@ -104,15 +115,15 @@ def _play(root: Path, n_faults: int, seed: int, kinds: Sequence[str], log: Path 
     found: list[Struck] = []
     with MlflowServer(root, environment) as server:
         number = 0
-        while len(found) < n_faults:
+        while sum(one.fault in KILLS for one in found) < n_kills:
             number += 1
-            where = ("Ray", "one process", "one process, MLflow server")[(number + seed) % 3]
+            where = PLACES[(number + seed) % len(PLACES)]
             scene = Scene(root, f"round{seed}-{number}", environment, where, server if "server" in where else None)
             with small_disk(scene.out) as disk:
                 scene.small_disk, scene.kinds = disk, kinds
-                some = _round(scene, number, min(AT_MOST, n_faults - len(found)), moments, wanted)
+                some = _round(scene, number, moments, wanted)
                 found += some
-                if all(one.survived for one in some):
+                if all(one.survived and not one.unclear for one in some):
                     scene.log.unlink()
                 if log:
                     _add(log, some)
@@ -120,13 +131,16 @@ def _play(root: Path, n_faults: int, seed: int, kinds: Sequence[str], log: Path 
     return found
 
 
-def _round(scene: Scene, number: int, n_faults: int, moments: random.Random, wanted: Undisturbed) -> list[Struck]:
+def _round(scene: Scene, number: int, moments: random.Random, wanted: Undisturbed) -> list[Struck]:
     struck: list[tuple[int, float, str]] = []
+    ends: dict[int, tuple[int, int]] = {}
     code, starts, quiet = 1, 0, 0
     while code and quiet <= QUIET_STARTS:
         starts += 1
         before = len(struck)
-        code = _start(scene, starts, n_faults, moments, struck)
+        written = scene.log.stat().st_size if scene.log.exists() else 0
+        code = _start(scene, starts, moments, struck)
+        ends[starts] = (code, _is_unclear(scene, code, [one[2] for one in struck[before:]], written))
         quiet = 0 if len(struck) > before else quiet + 1
         if struck and struck[-1][0] == starts and struck[-1][2] == "store file":
             code = code or 1  # the next start notices it
@@ -137,22 +151,32 @@ def _round(scene: Scene, number: int, n_faults: int, moments: random.Random, wan
     doubled = sum((tracked - wanted.runs).values())
     survived = code == 0 and not (changed or lost or doubled)
     said = "survived" if survived else f"NOT SURVIVED: exit code {code}, {changed} changed, see {scene.log}"
-    print(f"{scene.name} ({scene.where}), {starts} starts, {len(struck)} faults: {said}", file=sys.stderr, flush=True)
+    n_kills, n_unclear = sum(one[2] in KILLS for one in struck), sum(unclear for _, unclear in ends.values())
+    counts = f"{starts} starts, {len(struck)} faults, {n_kills} kills, {n_unclear} unclear ends"
+    print(f"{time.strftime('%H:%M:%S')} {scene.name} ({scene.where}), {counts}: {said}", file=sys.stderr, flush=True)
     return [
-        Struck(number, scene.where, *one, survived, *((0, 0) if i else (lost, doubled))) for i, one in enumerate(struck)
+        Struck(number, scene.where, *one, *ends[one[0]], survived, *((0, 0) if i else (lost, doubled)))
+        for i, one in enumerate(struck)
     ]
 
 
-def _start(
-    scene: Scene, start: int, n_faults: int, moments: random.Random, struck: list[tuple[int, float, str]]
-) -> int:
+def _is_unclear(scene: Scene, code: int, faults: Sequence[str], written: int) -> int:
+    """Whether a start, which wrote the log from ``written`` on, did not end with a documented exit code and line."""
+    killed = code == -signal.SIGKILL and "driver" in faults
+    with scene.log.open("rb") as log:
+        log.seek(written)
+        traceback = b"Traceback (most recent call last)" in log.read()
+    return int(traceback or not (killed or code in ENDS_IN_ORDER))
+
+
+def _start(scene: Scene, start: int, moments: random.Random, struck: list[tuple[int, float, str]]) -> int:
     """Start the command and strike until it ends; its exit code."""
     scene.repair()
     scene.say(f"start {start}")
     begun = time.monotonic()
     scene.start(_arguments(scene))
-    while len(struck) < n_faults and scene.runs:
-        fault = moments.choice(possible(scene))
+    while len(struck) < AT_MOST and scene.runs:
+        fault = draw(scene, moments)
         if scene.wait_for(fault, START_SECONDS) and scene.pause(moments.uniform(0.0, 6.0)):
             at = time.monotonic() - begun
             if FAULTS[fault].strike(scene, moments):
@@ -216,19 +240,24 @@ def read(file: Path) -> list[Struck]:
     with file.open(newline="") as opened:
         rows = list(csv.reader(opened))[1:]
     return [
-        Struck(int(number), where, int(start), float(seconds), fault, survived == "True", int(lost), int(doubled))
-        for number, where, start, seconds, fault, survived, lost, doubled in rows
+        Struck(
+            int(number), where, int(start), float(at), fault, int(code), int(unclear), end == "True", *map(int, counts)
+        )
+        for number, where, start, at, fault, code, unclear, end, *counts in rows
     ]
 
 
 def table(found: list[Struck]) -> list[dict[str, object]]:
     """By fault; a round's losses would be in its first fault's row."""
     rows = list[dict[str, object]]()
-    for fault in (*FAULTS, "all"):
-        some = [one for one in found if fault in (one.fault, "all")]
+    groups = {fault: (fault,) for fault in FAULTS} | {"all kills": KILLS, "all": tuple(FAULTS)}
+    for fault, members in groups.items():
+        some = [one for one in found if one.fault in members]
         if some:
             counts = {"injected": len(some), "on Ray": sum(one.where == "Ray" for one in some)}
-            ends = {what: sum(getattr(one, what) for one in some) for what in ("survived", "lost", "doubled")}
+            ends = {
+                what: sum(getattr(one, what) for one in some) for what in ("survived", "lost", "doubled", "unclear")
+            }
             rows.append({"fault": fault, **counts, **ends})
     return rows
 

@@ -28,6 +28,7 @@ RAY_PROCESSES = {
 DAY = 24 * 3600
 JUMPS = (400 * DAY, -400 * DAY, 7200, -7200, -90)
 DISK_MEGABYTES = 64
+SHARE_OF_KILLS = 2 / 3
 MARK = "UNLEARN_CHAOS"
 
 
@@ -259,8 +260,15 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-def possible(scene: Scene) -> list[str]:
-    return [name for name in scene.kinds if FAULTS[name].possible(scene)]
+KILLS: tuple[str, ...] = ("driver", *RAY_PROCESSES, "MLflow server")
+"""Faults that kill a process."""
+
+
+def draw(scene: Scene, moments: random.Random) -> str:
+    """The next fault: a kill in two of three cases, whichever other faults there are."""
+    possible = [name for name in scene.kinds if FAULTS[name].possible(scene)]
+    wanted = moments.random() < SHARE_OF_KILLS
+    return moments.choice([name for name in possible if (name in KILLS) == wanted] or possible)
 
 
 @contextlib.contextmanager
@@ -286,6 +294,8 @@ def surroundings(root: Path) -> dict[str, str]:
     ours = {"HOME": str(root / "home"), "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
     # a server's job runners are seven processes that nobody here needs
     ours |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": source, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    # Ray's workers give way to all else on a machine (15); on a busy one they would hardly start
+    ours |= {"RAY_worker_niceness": "0"}
     os.environ.update(ours)
     for module in ("workflows.commands.grid", "tasks.worker", "tasks.ray_backend", "tracking.mlflow_tracker"):
         importlib.import_module(module)

@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as directory, ray_session(None):
+    with tempfile.TemporaryDirectory() as directory, ray_session(None) as watch:
         folder = Path(directory)
         images = np.random.default_rng(0).integers(0, 256, (arguments.images, 32, 32, 3), dtype=np.uint8)
         labels = np.arange(len(images)) % 2
@@ -58,7 +58,7 @@ def main() -> None:
             shard_images=256,
         )
         target = open_sources(options, HEADS)[0].data
-        backend = RayBackend(folder / "store", Placement(workers=1, cpus=1, gpus=0.0))
+        backend = RayBackend(folder / "store", Placement(workers=1, cpus=1, gpus=0.0), watch)
         store = Store(folder / "store")
 
         def sharded() -> None:

@@ -4,7 +4,7 @@ Overhead per step, MLflow per run, speed-up of two workers over one on a real fe
 a thousand steps including Python's and Ray's start; what a step costs the driver in a plan of 100,000 beside one of 1,000.
 With --where: where workers and driver wait in the demo, on Ray, in one process, and as it is started by default.
 
-    python -m benchmarks.workflow [--features FILE.npz] [--where]
+    python -m benchmarks.workflow [--features FILE.npz] [--where [--save docs/data/where.csv]]
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import time
 from pathlib import Path
 
 from benchmarks import scale
+from benchmarks.first_minutes import processor_seconds
+from benchmarks.saving import save, show
 from tasks.executor import execute
 from tasks.ray_backend import Placement, RayBackend, ray_session
 from tasks.state import Finished, JobResult, State
@@ -92,8 +94,8 @@ def executor_overhead(root: Path) -> float:
 
 def ray_overhead(root: Path) -> float:
     """Seconds per step of scheduling on one Ray worker, which finds each of them in the store and returns at once."""
-    with ray_session(None):
-        backend = RayBackend(root, Placement(workers=1, cpus=1, gpus=0.0))
+    with ray_session(None) as watch:
+        backend = RayBackend(root, Placement(workers=1, cpus=1, gpus=0.0), watch)
         while not backend.idle():
             backend.wait(1.0)
         state = State(many_steps())
@@ -104,22 +106,32 @@ def ray_overhead(root: Path) -> float:
     return seconds / len(state.steps)
 
 
-def where(root: Path) -> None:
-    """The wall time of the demo by what was waited for."""
-    for name, options in (("on Ray", ("--workers", "2")), ("--local", ("--local",)), ("by default", ())):
-        out, before = root / name.replace(" ", "-"), time.time()
+def where(root: Path) -> list[dict[str, object]]:
+    """The wall time of the demo by what was waited for; a busy machine stretches all of it but the processor seconds."""
+    rows: list[dict[str, object]] = []
+    for name, options in (("on Ray", ("--workers", "2")), ("in one process", ("--local",)), ("by default", ())):
+        out, before, used = root / name.replace(" ", "-"), time.time(), processor_seconds()
         seconds, output = unlearn("run", "--methods", "all", "--out", str(out), *options)
         status = json.loads((out / "status.json").read_text())
         done = [json.loads(file.read_text()) for file in (out / "store" / "steps").glob(f"*/*/{DONE}")]
         first, last = status["first_job"], max(record["finished"] for record in done)
         n_workers = 1 if "in this process" in output or "--local" in options else 2
         busy = sum(record["seconds"] for record in done) / (n_workers * (last - first))
-        print(
-            f"demo {name}: {seconds:.1f} s: {status['started'] - before:.1f} Python and the plan, "
-            f"{first - status['started']:.1f} until the first job, {last - first:.1f} of work on {n_workers} workers "
-            f"({100 * busy:.0f} % busy), {before + seconds - last:.1f} from the last step to the end",
-            flush=True,
-        )
+        parts = {
+            "the demo": name,
+            "wall s": seconds,
+            "Python and plan": status["started"] - before,
+            "until the first job": first - status["started"],
+            "work": last - first,
+            "after the last step": before + seconds - last,
+        }
+        row = {part: f"{value:.1f}" if isinstance(value, float) else value for part, value in parts.items()}
+        spent = {
+            "processor s": f"{processor_seconds() - used:.1f}",
+            "load": f"{os.getloadavg()[0]:.0f} on {os.cpu_count()}",
+        }
+        rows.append({**row, "workers busy": f"{100 * busy:.0f} % of {n_workers}", **spent})
+    return rows
 
 
 def main() -> None:
@@ -128,11 +140,17 @@ def main() -> None:
         "--features", help="a feature set for the speed-up; digits, which are too small for it, otherwise"
     )
     parser.add_argument("--where", action="store_true", help="only: where workers and driver wait in the demo")
+    parser.add_argument(
+        "--save", type=Path, help="with --where: file to keep the table in, such as docs/data/where.csv"
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         if arguments.where:
-            where(root)
+            rows = where(root)
+            show(rows)
+            if arguments.save:
+                save(arguments.save, rows, "python -m benchmarks.workflow --where --save docs/data/where.csv")
             return
         scale.compare((1_000, 100_000), root / "scale")
         for what, measured in (("store", executor_overhead(root / "empty")), ("Ray", ray_overhead(root / "empty"))):

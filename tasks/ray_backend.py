@@ -86,6 +86,7 @@ class RayBackend:
         self,
         root: Path,
         placement: Placement,
+        watch: Watch,
         deterministic: bool = False,
         precision: Precision = Precision.FLOAT32,
     ) -> None:
@@ -100,8 +101,7 @@ class RayBackend:
         self._substitutes: set[int] = set()
         self._next: int = 0
         self._failed_starts: int = 0
-        self._watch: Watch = Watch()
-        self._watch.start()
+        self._watch: Watch = watch
         for _ in range(placement.workers):
             self._start()
 
@@ -193,7 +193,6 @@ class RayBackend:
             with limited(UNWIND_SECONDS, "Ray did not end the workers in time; finished steps are kept"):
                 for actor in self._actors.values():
                     ray.kill(actor)
-        self._watch.stop()
         self._actors.clear()
 
 
@@ -207,10 +206,10 @@ def ray_workers(
     precision: Precision = Precision.FLOAT32,
 ) -> Iterator[RayBackend]:
     """Workers on a cluster, or on a local Ray that is started for them; all of it ends with the context."""
-    with ray_session(address):
+    with ray_session(address) as watch:
         placement = place_workers(ray.cluster_resources(), workers, gpus_per_worker)
         check_placement([node["Resources"] for node in ray.nodes() if node["Alive"]], placement, address is not None)
-        backend = RayBackend(root, placement, deterministic, precision)
+        backend = RayBackend(root, placement, watch, deterministic, precision)
         try:
             yield backend
         finally:

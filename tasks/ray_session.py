@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,15 @@ REACH_SECONDS = 10.0
 JOIN_SECONDS = 120.0
 START_SECONDS = 300.0
 """For a local Ray: ten seconds on an idle machine, a minute on one that is busy."""
+START_LOOK_SECONDS = 1.0
+"""Between two looks whether a Ray that is being started, or joined, still lives."""
 LOOK_SECONDS = 5.0
 LOST_SECONDS = 20.0
 """Without a connection, after which a cluster counts as lost."""
 UNWIND_SECONDS = 20.0
 """For the driver to end in order, after which it ends all the same."""
+SERVERS = {"gcs_server": "its GCS", "raylet": "its raylet"}
+"""What a local Ray stands on, by the name of the process."""
 EXIT_REFUSED = 2
 RESUME = "finished steps are kept: rerun the same command to resume"
 
@@ -40,23 +44,25 @@ class ClusterLost(BadInput):
 
 
 @contextlib.contextmanager
-def ray_session(address: str | None) -> Iterator[None]:
-    """Connect to a cluster, or start a local one and stop it afterwards."""
-    if ray.is_initialized():
-        yield
-        return
-    if address is None:
-        _start_local()
-    else:
-        _join(address)
+def ray_session(address: str | None) -> Iterator[Watch]:
+    """Connect to a cluster, or start a local one and stop it afterwards; it is watched from the first moment on."""
+    ours = not ray.is_initialized()
+    watch = (_start_local() if address is None else _join(address)) if ours else Watch()
+    watch.start()
     try:
-        yield
+        yield watch
     finally:
-        with limited(UNWIND_SECONDS, f"Ray did not end within {UNWIND_SECONDS:.0f} s; {RESUME}"):
-            ray.shutdown()
+        watch.stop()
+        if ours:
+            _shut_down(f"Ray did not end within {UNWIND_SECONDS:.0f} s; {RESUME}")
 
 
-def _start_local() -> None:
+def _shut_down(problem: str) -> None:
+    with limited(UNWIND_SECONDS, problem):
+        ray.shutdown()
+
+
+def _start_local() -> Watch:
     """On loopback alone: Ray takes its switch for machines that are never part of a cluster."""
     # the object store carries messages only: results go through the store on disk
     options: dict[str, Any] = {
@@ -66,35 +72,43 @@ def _start_local() -> None:
         "runtime_env": {"env_vars": {"PYTHONPATH": _source_root()}},
     }
     logs = "/tmp/ray/session_latest/logs"
-    problem = f"a local Ray did not start: this machine may be too busy; rerun, look into {logs}, or use --local"
+    problem = (
+        f"a local Ray did not start: this machine may be too busy or short of memory; look into {logs}, or use --local; "
+        f"{RESUME}"
+    )
     clusters = ray_constants.ENABLE_RAY_CLUSTER
     ray_constants.ENABLE_RAY_CLUSTER = False  # otherwise 127.0.0.1 is replaced by an address that others reach
     try:
-        _init(START_SECONDS, problem, "local", **options)
+        return _init(START_SECONDS, problem, Servers().lost, "local", **options)
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = clusters
 
 
-def _join(address: str) -> None:
+def _join(address: str) -> Watch:
     place = _resolved(address)
     if not place.startswith("ray://"):
         _check_head(place)
     problem = (
         f"no driver could join the Ray at {place} within {JOIN_SECONDS:.0f} s; run this on one of its nodes, and give the "
-        "address that 'ray status' and the head's log name, not 127.0.0.1"
+        f"address that 'ray status' and the head's log name, not 127.0.0.1; {RESUME}"
     )
-    _init(JOIN_SECONDS, problem, place)
+    return _init(JOIN_SECONDS, problem, Port("the head", place.removeprefix("ray://")).lost, place)
 
 
-def _init(seconds: float, problem: str, address: str, **options: Any) -> None:
+def _init(seconds: float, problem: str, lost: Callable[[], str | None], address: str, **options: Any) -> Watch:
+    """``lost`` says what has died meanwhile: Ray would wait for it for a minute, and then end this process by itself."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with limited(seconds, problem):
+        with limited(seconds, problem, lost):
             ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **options)
-    except BadInput:
+            return Watch()
+    except BadInput as refusal:
+        _shut_down(str(refusal))  # here, where it has a limit, and not when Python exits
         raise
     except Exception as error:  # of many kinds, bare ``Exception`` too
-        raise BadInput(f"{problem} (Ray says: {first_line(error)[:200]})") from error
+        problem = f"{problem} (Ray says: {first_line(error)[:200]})"
+        _shut_down(problem)
+        raise BadInput(problem) from error
     finally:
         if threading.current_thread() is threading.main_thread():
             for number, handler in handlers.items():
@@ -146,6 +160,53 @@ def _unreachable(host: str, port: int, seconds: float) -> str | None:
         return error.strerror or str(error)
 
 
+class Servers:
+    """The servers of a local Ray that this process is starting."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, str] = {}
+        self._before: frozenset[int] = frozenset(pid for pid, _, _ in _children())
+
+    def lost(self) -> str | None:
+        """Which one has died; None where they live, are not there yet, or the system does not say."""
+        ours = [(pid, name, lives) for pid, name, lives in _children() if name in SERVERS and pid not in self._before]
+        alive = {pid: name for pid, name, lives in ours if lives}
+        self._seen |= {pid: name for pid, name, _ in ours}
+        return next((f"{SERVERS[name]} died" for pid, name in self._seen.items() if pid not in alive), None)
+
+
+def _children() -> list[tuple[int, str, bool]]:
+    """Number, name and whether it lives, of every process that this one started and has not yet asked after."""
+    found, me = [], os.getpid()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            before, _, after = (process / "stat").read_text().rpartition(")")
+        except OSError:
+            continue  # ended meanwhile
+        state, parent = after.split()[:2]
+        if int(parent) == me:
+            found.append((int(process.name), before.partition("(")[2], state not in ("Z", "X")))
+    return found
+
+
+class Port:
+    """A server somewhere, by whether its port can be connected to."""
+
+    def __init__(self, what: str, place: str) -> None:
+        self._what: str = what
+        self._place: str = place
+        self._answered: float = time.monotonic()
+
+    def lost(self) -> str | None:
+        """Says so if it has not answered for ``LOST_SECONDS``."""
+        host, _, port = self._place.rpartition(":")
+        if _unreachable(host.strip("[]"), int(port), LOOK_SECONDS) is None:
+            self._answered = time.monotonic()
+        elif time.monotonic() - self._answered > LOST_SECONDS:
+            return f"{self._what} ({self._place}) does not answer any more"
+        return None
+
+
 class Watch(threading.Thread):
     """Looks whether the head and this node's Ray still answer; if not, ends the driver in order, or else at once."""
 
@@ -153,22 +214,16 @@ class Watch(threading.Thread):
         super().__init__(daemon=True, name="ray-watch")
         context = ray.get_runtime_context()
         here = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
-        self._places: dict[str, str] = {
-            "the head": context.gcs_address,
-            "this node's raylet": f"{here['NodeManagerAddress']}:{here['NodeManagerPort']}",
-        }
+        raylet = f"{here['NodeManagerAddress']}:{here['NodeManagerPort']}"
+        self._ports: list[Port] = [Port("the head", context.gcs_address), Port("this node's raylet", raylet)]
         self._over: threading.Event = threading.Event()
         self.lost: str | None = None
 
     def run(self) -> None:
-        answered = dict.fromkeys(self._places, time.monotonic())
         while not self._over.wait(LOOK_SECONDS):
-            for what, place in self._places.items():
-                host, _, port = place.rpartition(":")
-                if _unreachable(host, int(port), LOOK_SECONDS) is None:
-                    answered[what] = time.monotonic()
-                elif time.monotonic() - answered[what] > LOST_SECONDS:
-                    self.lost = f"the Ray cluster is lost: {what} ({place}) does not answer any more; {RESUME}"
+            for port in self._ports:
+                if (why := port.lost()) is not None:
+                    self.lost = f"the Ray cluster is lost: {why}; {RESUME}"
                     self._over.wait(UNWIND_SECONDS)  # the driver sees it when it next waits for a job
                     if not self._over.is_set():
                         _end_now(self.lost)
@@ -184,30 +239,55 @@ class Watch(threading.Thread):
 
 
 @contextlib.contextmanager
-def limited(seconds: float, problem: str) -> Iterator[None]:
-    """Interrupt the block after so many seconds; if it waits where nothing interrupts it, end the process soon after."""
+def limited(seconds: float, problem: str, lost: Callable[[], str | None] = lambda: None) -> Iterator[None]:
+    """Interrupt the block after so many seconds; if it waits where nothing interrupts it, end the process soon after.
+
+    Args:
+        lost: asked now and then; says what the block waits for in vain, if it does.
+    """
     over = threading.Event()
     struck = threading.Event()
+    either = threading.Lock()
+    deadline = time.monotonic() + seconds
 
     def strike() -> None:
-        if over.wait(seconds):
-            return
-        struck.set()
+        nonlocal problem
+        why = None
+        while why is None and (left := deadline - time.monotonic()) > 0:
+            if over.wait(min(left, START_LOOK_SECONDS)):
+                return
+            why = lost()
         main = threading.main_thread().ident
         assert main is not None
-        signal.pthread_kill(main, signal.SIGINT)
+        with either:
+            if over.is_set():
+                return
+            if why is not None:
+                problem = f"{problem} ({why})"
+            struck.set()
+            signal.pthread_kill(main, signal.SIGINT)
         if not over.wait(UNWIND_SECONDS):
             _end_now(problem)
 
     threading.Thread(target=strike, daemon=True, name="limit").start()
+    interrupted = False
     try:
-        yield
+        try:
+            yield
+        except KeyboardInterrupt:
+            interrupted = True
+            raise
+        finally:
+            with either:
+                over.set()
+            if struck.is_set() and not interrupted:
+                time.sleep(1.0)  # the interrupt is on its way, and must not strike what comes after the block
     except KeyboardInterrupt:
         if struck.is_set():
             raise BadInput(problem) from None
         raise
     finally:
-        over.set()
+        over.set()  # also if the interrupt struck just before
 
 
 def _end_now(problem: str) -> None:

@@ -97,14 +97,23 @@ class Running:
         finally:  # also if a test's limit strikes in the middle of it
             if not self.ended:  # afterwards its number may be another's
                 os.killpg(self.pid, signal.SIGKILL)
-            for pid in self._marked():
+            for pid in self.marked():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             self._process.wait(ENDS_WITHIN)
             with contextlib.suppress(BrokenPipeError):
                 self.stdin.close()
 
-    def _marked(self) -> list[int]:
+    def started(self, name: str) -> list[int]:
+        """What it started, in any group, by a part of the first word of its command."""
+        found = []
+        for pid in self.marked():
+            with contextlib.suppress(OSError):
+                if name in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode():
+                    found.append(pid)
+        return found
+
+    def marked(self) -> list[int]:
         """Servers and Ray put processes into groups of their own; all inherit the environment. Linux only."""
         found = []
         for process in Path("/proc").glob("[0-9]*"):

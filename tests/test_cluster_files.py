@@ -93,6 +93,7 @@ def test_every_node_mounts_the_shared_store(cluster):
     mounts = [command for command in cluster["initialization_commands"] if "sudo mount" in command]
     assert len(mounts) == 1
     assert mounts[0].split()[-1] == str(SHARED)
+    assert "lookupcache=positive" in mounts[0], "or a node remembers for a minute that another one's file was not there"
 
 
 def test_node_commands_are_shell_and_their_ray_options_exist(cluster):

@@ -61,10 +61,16 @@ class Holder:
         )
 
     @property
+    def lives(self) -> bool | None:
+        """Whether its process is there; None if it is of another machine, where it cannot be asked after."""
+        if not self.machine or self.machine != _machine():
+            return None
+        return _process_start(self.pid) == self.process_start
+
+    @property
     def is_gone(self) -> bool:
-        """Whether its process has provably ended: only processes of this machine can be asked after."""
-        known = bool(self.machine) and self.machine == _machine()
-        return known and _process_start(self.pid) != self.process_start
+        """Whether its process has provably ended."""
+        return self.lives is False
 
     def __str__(self) -> str:
         since = datetime.fromtimestamp(self.since).isoformat(" ", "seconds")

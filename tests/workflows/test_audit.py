@@ -148,12 +148,18 @@ def test_damaged_audits_are_named_and_left_out(audited, tmp_path):
 
 
 def test_killed_and_resumed_with_more_shadows_it_runs_nothing_twice(audited, tmp_path):
-    """SIGKILL among the answers; then to the end; then four more shadows."""
+    """SIGKILL among the answers; then to the end; then four more shadows. While it lives, a second one is refused."""
     out = tmp_path / "killed"
     with running(command(out, "--local", "--no-tracking")) as process:
         wait_until(lambda: len(stamps(out)) >= 25, "25 steps to be done", process)
+        process.send_signal(signal.SIGSTOP)
+        second = unlearn(*arguments(out, "--local", "--no-tracking"))
+        assert second.returncode == 2
+        assert f"{out} is in use: process {process.pid} on " in second.stderr
+        assert "rerun" not in succeeded("status", "--out", out)
         process.send_signal(signal.SIGKILL)
         process.wait()
+    assert "steps left; rerun the same command to resume" in succeeded("status", "--out", out)
     before = stamps(out)
     said = succeeded(*arguments(out, "--local", "--no-tracking"))
     assert f"{WHOLE - len(before)} steps run, {len(before)} cached, 0 failed" in said

@@ -219,4 +219,14 @@ def test_a_grid_that_renews_its_lock_runs_though_its_step_takes_minutes(out):
     layout.lock.write_bytes(holder)
     assert "running as process" in unlearn("status", "--out", out).stdout
     os.utime(layout.lock, (now - 600, now - 600))
-    assert "no sign of life for 0:1" in unlearn("status", "--out", out).stdout
+    said = unlearn("status", "--out", out).stdout
+    assert f"process {os.getpid()} on " in said
+    assert "is there, but gave no sign of life for 0:1" in said
+    assert "rerun" not in said, "its process lives, and a second one would be refused"
+    elsewhere = json.loads(holder) | {"machine": "another boot"}
+    layout.lock.write_text(json.dumps(elsewhere))
+    os.utime(layout.lock, (now - 600, now - 600))
+    said = unlearn("status", "--out", out).stdout
+    assert "no sign of life for 0:1" in said
+    assert f"if process {os.getpid()} on " in said
+    assert "is no more, rerun the same command to resume" in said

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from tasks.ray_session import Servers, _children, limited
 from tests.commands import unlearn
-from tests.processes import Running, free_port, run, running, wait_until
+from tests.processes import free_port, run, running, wait_until
+from unlearn_core.errors import BadInput
 
 GRID = (
     "--dataset", "digits", "--arch", "linear", "--scenario", "class", "--key", "0,1,2,3", "--seeds", "0,42",
@@ -40,18 +45,6 @@ def test_a_cluster_that_is_not_there_is_refused_at_once(tmp_path, monkeypatch, a
     assert said.format(port=port) in ended.stderr
 
 
-def processes_of(driver: Running, name: str) -> list[int]:
-    """Of the Ray that a driver started itself: they have its mark, which every child inherits."""
-    found = []
-    for pid in driver._marked():
-        try:
-            if name in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode():
-                found.append(pid)
-        except OSError:
-            continue
-    return found
-
-
 def listening(pids: list[int]) -> set[str]:
     """The addresses that processes listen on, as the kernel has them."""
     sockets = set()
@@ -79,11 +72,11 @@ def test_a_local_ray_listens_on_loopback_only_and_a_driver_that_lost_it_ends_and
     out = tmp_path / "grid"
     command = [sys.executable, "-m", "workflows", "grid", *GRID, "--out", out, "--workers", "2"]
     with running(command, environment=ray_environment) as driver:
-        wait_until(lambda: processes_of(driver, "ray::Worker"), "a worker", driver)
-        found = listening(driver._marked())
+        wait_until(lambda: driver.started("ray::Worker"), "a worker", driver)
+        found = listening(driver.marked())
         assert found
         assert found <= LOOPBACK
-        [raylet] = processes_of(driver, "raylet")
+        [raylet] = driver.started("raylet")
         os.kill(raylet, signal.SIGKILL)
         assert driver.wait() != 0
         assert "rerun the same command to resume" in driver.stderr
@@ -91,6 +84,60 @@ def test_a_local_ray_listens_on_loopback_only_and_a_driver_that_lost_it_ends_and
     ended = run(command, environment=ray_environment, seconds=600)
     assert ended.returncode == 0, ended.stderr
     assert " 0 failed" in ended.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("server", "said"), [("gcs_server", "its GCS died"), ("raylet", "its raylet died")])
+def test_a_driver_whose_ray_dies_while_it_starts_ends_with_one_line(tmp_path, ray_environment, server, said):
+    """Ray itself would wait for a minute, and then end the driver in its own words."""
+    command = [sys.executable, "-m", "workflows", "grid", *GRID, "--out", tmp_path / "grid", "--workers", "1"]
+    with running(command, environment=ray_environment) as driver:
+        wait_until(lambda: driver.started("raylet"), "a raylet, which the driver then waits for", driver)
+        [victim] = driver.started(server)
+        os.kill(victim, signal.SIGKILL)
+        assert driver.wait() == 2
+        assert "Traceback" not in driver.stderr
+        line = driver.stderr.splitlines()[-1]  # Ray may have said before what it waits for
+        assert line.startswith("unlearn: a local Ray did not start")
+        assert "rerun the same command to resume" in line
+        assert line.endswith(f"({said})")
+
+
+def test_a_server_that_died_is_noticed(tmp_path):
+    """By its name among the processes that this one started, whoever asked after it first."""
+    pretended = tmp_path / "gcs_server"
+    pretended.symlink_to(shutil.which("sleep") or pytest.skip("there is no `sleep`"))
+    with running([pretended, "600"]) as earlier:
+        wait_until(lambda: any(name == "gcs_server" for _, name, _ in _children()), "its name", earlier)
+        servers = Servers()
+        earlier.send_signal(signal.SIGKILL)
+        earlier.wait()
+        assert servers.lost() is None, "one of an earlier Ray"
+        with running([pretended, "600"]) as server:
+            wait_until(lambda: any(name == "gcs_server" for _, name, _ in _children()), "its name", server)
+            assert servers.lost() is None
+            server.send_signal(signal.SIGKILL)
+            wait_until(servers.lost, "its death to be seen")
+            assert servers.lost() == "its GCS died"
+            server.wait()
+            assert servers.lost() == "its GCS died"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_wait_for_what_is_lost_ends_within_its_block(fails):
+    """Also if the block ends just then: the interrupt strikes nothing that comes after it."""
+    for _ in range(3):
+        known = threading.Event()
+
+        def lost(known: threading.Event = known) -> str:
+            known.set()
+            return "it died"
+
+        with pytest.raises(BadInput, match=r"^no start \(it died\)$|^of its own$"), limited(600.0, "no start", lost):  # noqa: PT012
+            if fails:
+                known.wait()
+                raise BadInput("of its own")
+            time.sleep(600)
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ from tasks.executor import execute
 from tasks.ray_backend import Placement, RayBackend, ray_session
 from tasks.state import State
 from tasks.step import Kind, Step
-with ray_session(None):
-    backend = RayBackend(Path(sys.argv[1]), Placement(workers=2, cpus=1, gpus=0.0))
+with ray_session(None) as watch:
+    backend = RayBackend(Path(sys.argv[1]), Placement(workers=2, cpus=1, gpus=0.0), watch)
     while len(backend.idle()) < 2:
         backend.wait(1.0)
     steps = [Step(Kind.PROJECTION, {"layer": "layer3", "size": 32, "dim": 4, "draw": draw}) for draw in range(30)]

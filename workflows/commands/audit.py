@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
-    from workflows.commands.running import check_device, conclude, run_steps
+    from workflows.commands.running import check_device, conclude, driving, run_steps
     from workflows.publishing import check_document
     from workflows.results import Recorder
 
@@ -64,10 +64,11 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     plans, layout = _plans(arguments), Layout(arguments.out)
     targets = [step for plan in plans for steps in plan.steps.values() for step in steps]
     title = f"{', '.join(str(plan.variant) for plan in plans)}: {arguments.shadows} shadows"
-    recorder = Recorder(layout, None, track=False)
-    outcome = run_steps(targets, [plan.source for plan in plans], title, recorder, arguments, console)
-    for plan in plans:
-        _show(plan, layout, arguments, console)
+    with driving(arguments, console):
+        recorder = Recorder(layout, None, track=False)
+        outcome = run_steps(targets, [plan.source for plan in plans], title, recorder, arguments, console)
+        for plan in plans:
+            _show(plan, layout, arguments, console)
     if arguments.document is not None:
         _publish(layout, arguments.document, notes, console)
     return conclude(

@@ -21,8 +21,8 @@ from workflows.driver_lock import read_holder
 from workflows.layout import Layout, read_json
 
 SILENT_SECONDS = 30.0
-"""After this long without a new status or a renewed lock a grid is taken for dead. Both, because a single process
-writes its status between steps only, and a step may take minutes."""
+"""After this long without a new status or a renewed lock a grid of another machine is taken for dead. Both, because a single
+process writes its status between steps only, and a step may take minutes. Here, the process itself is asked after."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -47,8 +47,9 @@ def _show(layout: Layout, known: dict[str, Any], console: Console) -> None:
     silent = time.time() - max(known["updated"], _renewed(layout))
     process = f"process {known['pid']} on {known['host']}"
     holder = read_holder(layout.lock)
-    killed = not known["finished"] and holder is not None and holder.pid == known["pid"] and holder.is_gone
-    runs = not (known["finished"] or killed or silent > SILENT_SECONDS)
+    lives = holder.lives if holder is not None and holder.pid == known["pid"] else None
+    killed = not known["finished"] and lives is False
+    runs = not (known["finished"] or killed or (silent > SILENT_SECONDS and not lives))
     counts = known["counts"] if runs else {kind: row | {"running": 0} for kind, row in known["counts"].items()}
     console.print(counts_table(counts, str(layout.out)))
     resume = "; rerun the same command to resume" if known["left"] else ""
@@ -57,7 +58,9 @@ def _show(layout: Layout, known: dict[str, Any], console: Console) -> None:
     elif killed:
         say(f"killed after {when} ({process}); {known['left']} steps left; rerun the same command to resume")
     elif not runs:
-        say(f"no sign of life for {duration(silent)} ({process}); rerun the same command to resume")
+        say(f"no sign of life for {duration(silent)}; if {process} is no more, rerun the same command to resume")
+    elif silent > SILENT_SECONDS:
+        say(f"{process} is there, but gave no sign of life for {duration(silent)}; {known['left']} steps left")
     else:
         say(f"running as {process}, {known['left']} steps left, last seen {when}")
     for step in known["running"] if runs else ():
