@@ -88,6 +88,9 @@ def main() -> None:
     parser.add_argument("--sum-up", type=Path, metavar="LOG", help="count what such a file says, and run nothing")
     parser.add_argument("--save", type=Path, help="the counts as a CSV file that documents quote")
     arguments = parser.parse_args()
+    # elsewhere than on Ray there may be nothing else to strike, and without kills to count it would not end
+    if "driver" not in arguments.kinds:
+        parser.error("--kinds needs driver, which is everywhere")
     command = "python -m benchmarks.chaos --sum-up LOG --save docs/data/chaos.csv"
     if arguments.sum_up:
         found = read(arguments.sum_up)
