@@ -162,7 +162,7 @@ class _Run:
         self.decay_in_gradient: float = 0.0 if self.moving is None else optimization.weight_decay
         self.l1: float = 0.0
         in_optimizer = replace(optimization, weight_decay=0.0) if self.decay_in_gradient else optimization
-        self.optimizer: torch.optim.Optimizer = _optimizer(self.parameters, in_optimizer)
+        self.optimizer: Adam | SGD = _optimizer(self.parameters, in_optimizer)
         net.use_batch_statistics(recipe.batch_statistics)
         self.steps: int = 0
         per_epoch = sum(self._n_steps(sweep) for sweep in recipe.phases[0].passes)
@@ -359,8 +359,8 @@ def _top_share(tensors: Sequence[torch.Tensor], share: float) -> list[torch.Tens
     return [piece.view_as(tensor) for piece, tensor in zip(pieces, tensors, strict=True)]
 
 
-def _optimizer(parameters: Sequence[Sequence[torch.Tensor]], how: Optimization) -> torch.optim.Optimizer:
+def _optimizer(parameters: Sequence[Sequence[torch.Tensor]], how: Optimization) -> Adam | SGD:
     tensors = [tensor for member in parameters for tensor in member]
     if how.algorithm is Algorithm.SGD:
         return SGD(tensors, lr=how.lr, momentum=how.momentum, weight_decay=how.weight_decay, fused=True)
-    return Adam(tensors, lr=how.lr, weight_decay=how.weight_decay, fused=True)
+    return Adam(tensors, lr=how.lr, weight_decay=how.weight_decay)

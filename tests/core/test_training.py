@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -349,21 +350,26 @@ def test_members_with_requests_of_different_sizes_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("ours", "torchs", "options"),
-    [(Adam, torch.optim.Adam, {"weight_decay": 0.1}), (SGD, torch.optim.SGD, {"weight_decay": 0.1, "momentum": 0.9})],
+    ("ours", "torchs", "begins"),
+    [
+        (partial(Adam, weight_decay=0.1), partial(torch.optim.Adam, weight_decay=0.1, fused=True), 1),
+        (*(partial(kind, weight_decay=0.1, momentum=0.9, fused=True) for kind in (SGD, torch.optim.SGD)), 0),
+    ],
 )
-def test_an_optimiser_without_the_compiler_makes_torchs_updates(ours, torchs, options):
-    """To the bit, over steps whose learning rate changes."""
+def test_an_optimiser_without_the_compiler_makes_torchs_updates(ours, torchs, begins):
+    """To the bit, over steps whose learning rate changes; with Adam, one tensor has no gradient at first."""
     generator = torch.Generator().manual_seed(0)
     weights, gradients = torch.randn(3, 5, generator=generator), torch.randn(4, 3, 5, generator=generator)
     moved = []
     for kind in (ours, torchs):
-        parameter = weights.clone().requires_grad_()
-        optimizer = kind([parameter], lr=0.1, fused=True, **options)
-        for gradient in gradients:
+        parameter, late = weights.clone().requires_grad_(), weights.clone().requires_grad_()
+        optimizer = kind([parameter, late], lr=0.1)
+        for step, gradient in enumerate(gradients):
             parameter.grad = gradient.clone()
+            late.grad = None if step < begins else gradient.clone()
             optimizer.step()
             optimizer.param_groups[0]["lr"] *= 0.9
-        moved.append(parameter.detach())
+        moved.append(torch.stack([parameter.detach(), late.detach()]))
     assert torch.equal(*moved)
-    assert not torch.equal(moved[0], weights)
+    assert torch.equal(moved[0][0], moved[0][1]) == (begins == 0)
+    assert not torch.equal(moved[0][0], weights)

@@ -56,7 +56,7 @@ def regrow(request: EditRequest, constants: RegrowConstants) -> NetworkStack | N
     drawn = torch.empty(int(lost.sum()), weights.shape[1]).uniform_(-bound, bound, generator=generator)
     column = drawn.to(inputs.device)
     column.grad = torch.zeros_like(column)
-    optimizer = Adam([column], lr=constants.speed * constants.lr, fused=True)
+    optimizer = Adam([column], lr=constants.speed * constants.lr)
     # every so-many-th row is a batch: rows may come sorted, and to shuffle them would cost more than all else
     stride = math.ceil(len(inputs) / constants.batch_size)
     for step in range(constants.steps(int(kept.sum()))):
