@@ -63,7 +63,7 @@ class ForgetRequest:
     @cached_property
     def lost_classes(self) -> NDArray[np.bool_]:
         """(C,) the classes without a retained row: they leave the support of P_r."""
-        return self.problem.class_counts == np.bincount(self.labels[self.mask], minlength=self.n_classes)
+        return self.problem.lost_classes(self.mask)
 
     @cached_property
     def total(self) -> Moments:
