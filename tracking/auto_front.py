@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracking.entries import mean_over_seeds, ratio
-from tracking.front import CUT_SHORT, MEASURES, Trajectory, interpolated, short_at, trajectories
+from tracking.front import MEASURES, SHORT, Trajectory, interpolated, short_at, trajectories
 from tracking.tree import TreeVariant
+from unlearn_core import methods
 from unlearn_core.grid import Scenario
 from unlearn_core.recipes import training_epochs, training_optimization
 from unlearn_core.request_kind import RequestKind
@@ -25,6 +26,7 @@ from unlearn_core.within_budget import (
 )
 
 AUTO_BUDGETS: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1)
+FLOOR_BUDGETS: tuple[float, ...] = (0.003, 0.01, 0.03, 0.06, 0.1)
 KINDS = {
     Scenario.CLASS: RequestKind.WHOLE_CLASS,
     Scenario.RANDOM: RequestKind.EXCHANGEABLE,
@@ -38,8 +40,10 @@ class AutoPlace:
 
     Attributes:
         kl: of the chosen method within the budget; None if it was not run, or costs more.
-        short: a retrain cut short at the same cost, at its best.
-        oracle: the closest of all methods within the budget, which takes a retrain to know.
+        short: a retrain cut short at the same cost.
+        closer: the closer of ``short`` and ``short-small``, which takes a retrain to know.
+        oracle: the closest of all methods within the budget, which takes one too.
+        floor: a second retrain.
     """
 
     budget: float
@@ -47,11 +51,21 @@ class AutoPlace:
     choice: BudgetChoice
     kl: float | None
     short: float | None
+    closer: float | None
     oracle: float | None
+    floor: float | None
 
     @property
     def over_short(self) -> float | None:
         return ratio(self.kl, self.short)
+
+    @property
+    def over_closer(self) -> float | None:
+        return ratio(self.kl, self.closer)
+
+    @property
+    def over_floor(self) -> float | None:
+        return ratio(self.kl, self.floor)
 
     @property
     def over_oracle(self) -> float | None:
@@ -59,7 +73,8 @@ class AutoPlace:
 
 
 def auto_choice(variant: TreeVariant, budget: float) -> BudgetChoice:
-    """By what can be known without a retrain: the kind of request, the head, what a Newton step and its teaching cost."""
+    """By what can be known without a retrain: the kind of request, the head, what a Newton step and its teaching cost, and
+    whether a model without the records still knows them."""
     entries = variant.entries
     step, taught = (
         mean_over_seeds(entries, method, "last", "cost") if variant.has(method) else None
@@ -67,28 +82,39 @@ def auto_choice(variant: TreeVariant, budget: float) -> BudgetChoice:
     )
     arch, n_retained = variant.variant.arch, min(entry["n_retain"] for entry in entries)
     least = least_warm_cost(n_retained, training_epochs(arch), training_optimization(arch).batch_size)
-    choice = choose_within(KINDS[variant.variant.scenario], arch == LINEAR, budget, step, taught, least)
+    kept = [share for entry in entries if (share := entry.get("kept_answers")) is not None]
+    known = sum(kept) / len(kept) if kept else None
+    choice = choose_within(KINDS[variant.variant.scenario], arch == LINEAR, budget, step, taught, least, known)
     if choice is None:
         raise ValueError(f"{variant.name} is of no kind")
     return choice
 
 
-def auto_places(variant: TreeVariant) -> list[AutoPlace]:
+def auto_places(variant: TreeVariant, budgets: Sequence[float] = AUTO_BUDGETS) -> list[AutoPlace]:
     """One for every budget and measure."""
     found = trajectories(variant)
-    return [_place(variant, found, budget, measure) for budget in AUTO_BUDGETS for measure in MEASURES]
+    return [_place(variant, found, budget, measure) for budget in budgets for measure in MEASURES]
 
 
 def _place(variant: TreeVariant, found: Sequence[Trajectory], budget: float, measure: str) -> AutoPlace:
     choice = auto_choice(variant, budget)
     reached = {t.method: kl for t in found if (kl := _reached(t, measure, budget)) is not None}
-    oracle = min(reached.values(), default=None)
-    return AutoPlace(budget, measure, choice, reached.get(choice.method), short_at(found, measure, budget), oracle)
+    floor = mean_over_seeds(variant.entries, "floor", "last", measure) if variant.has("floor") else None
+    return AutoPlace(
+        budget,
+        measure,
+        choice,
+        reached.get(choice.method),
+        reached.get(SHORT),
+        short_at(found, measure, budget),
+        min(reached.values(), default=None),
+        floor,
+    )
 
 
 def _reached(trajectory: Trajectory, measure: str, budget: float) -> float | None:
     """What goes on for as long as it may ends at the budget; all else with the last record within it."""
-    if trajectory.method in CUT_SHORT:
+    if trajectory.method in methods.cut_short():
         return interpolated(trajectory, measure, budget)
     point = trajectory.within(budget)
     return None if point is None else point.mean(measure)

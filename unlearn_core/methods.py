@@ -228,7 +228,8 @@ TABLE: Mapping[str, Method] = _table(
         newton_crossfit.SCHEDULE,
         newton_crossfit.RATE,
     ),
-    EditMethod("newton-cg", newton_cg.step, newton_cg.NewtonCgConstants(), (CURVATURE,), reads_d=True),
+    EditMethod("newton-cg", newton_cg.step, newton_cg.NewtonCgConstants(), reads_d=True),
+    EditMethod("newton-walk", newton_cg.step, newton_cg.NewtonCgConstants(steps=3), reads_d=True),
     EditMethod("truncate", truncate.truncate, truncate.TruncateConstants()),
     EditMethod("regrow", regrow.regrow, regrow.RegrowConstants(), reads_d=True),
     EditMethod("ssd", ssd.edit, ssd.SsdConstants(), (IMPORTANCES,)),
@@ -250,6 +251,7 @@ TABLE: Mapping[str, Method] = _table(
     _competitor("short", short.SHORT),
     _competitor("short-small", short.SMALL),
     _competitor("short-warm", short.WARM),
+    _competitor("short-warm-group", short.WARM_GROUP),
 )
 
 
@@ -284,7 +286,7 @@ def cut_short() -> tuple[str, ...]:
     return tuple(
         name
         for name, line in TABLE.items()
-        if line.family is Family.BASELINE and line.presets["paper"].start is Start.FRESH
+        if line.family is Family.BASELINE and all(recipe.start is Start.FRESH for recipe in line.presets.values())
     )
 
 

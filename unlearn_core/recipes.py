@@ -153,7 +153,11 @@ class Recipe:
     It is kept up as training goes (Shamir and Zhang, 2013), so that it is valid after any step.
     """
     record_at: tuple[float, ...] = ()
-    """Epochs after which the network is recorded, fractions allowed; empty: after every epoch."""
+    """Epochs after which the network is recorded, fractions allowed; empty: after every epoch.
+
+    If the rate falls step by step, each of them ends a training of its own: in the middle of a longer one it has not fallen
+    yet, and nobody would hand that network out.
+    """
     forget_labels: ForgetLabels = ForgetLabels.TRUE
     saliency_share: float | None = None
     """Only this share of the weights moves: those with the largest summed forget-loss gradient, ranked globally."""
@@ -172,6 +176,12 @@ class Recipe:
     @property
     def epochs(self) -> int:
         return sum(phase.epochs for phase in self.phases)
+
+    @property
+    def trainings(self) -> tuple[Recipe, ...]:
+        """What is trained, each from the start, to have every record."""
+        apart = self.last_rate != 1.0 and self.record_at
+        return tuple(self.lasting(at) for at in self.record_at) if apart else (self,)
 
     def lasting(self, epochs: float) -> Recipe:
         """The same in one phase of so many epochs, which need not be whole: it is recorded, and meant to end, there.

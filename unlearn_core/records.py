@@ -144,6 +144,13 @@ def method_entry(record: MethodRecord) -> dict[str, Json]:
     return without_nonfinite(entry)
 
 
-def cell_entry(seed: int, n_forget: int, n_retain: int, rows: Mapping[str, Json]) -> dict[str, Json]:
-    """The seed entry of the results tree: references and methods by name at its top level."""
-    return {"seed": seed, "n_forget": n_forget, "n_retain": n_retain, **rows}
+def cell_entry(
+    seed: int, n_forget: int, n_retain: int, rows: Mapping[str, Json], kept_answers: float | None = None
+) -> dict[str, Json]:
+    """The seed entry of the results tree: references and methods by name at its top level.
+
+    Args:
+        kept_answers: as ``Problem.kept_answers`` has them, if they are known.
+    """
+    known = {} if kept_answers is None else {"kept_answers": kept_answers}
+    return {"seed": seed, "n_forget": n_forget, "n_retain": n_retain, **known, **rows}

@@ -117,8 +117,6 @@ _BASELINE = (*_FINE_TUNING, _epochs(MOST_EPOCHS))
 
 _SHORT = (_rate(0.3, 10.0, "recipe.rate"), Parameter("averaging", ("recipe.averaging",), 0.0, 8.0))
 _LAST_RATE = Parameter("last_rate", ("recipe.last_rate",), 0.03, 1.0, log=True)
-# the last epoch must be one that is recorded
-_WARM_EPOCHS = Parameter("epochs", ("recipe.phases.0.epochs",), choices=(1, 2))
 
 _ASCENT = "recipe.phases.0.passes.0.beside.loss.0.weight"
 _RETAIN_OF_SCRUB = ("recipe.phases.0.passes.1", "recipe.phases.1.passes.0")
@@ -131,8 +129,15 @@ SPACES: Mapping[str, SearchSpace] = MappingProxyType(
         "short-small": SearchSpace(
             (*_SHORT, Parameter("batch", ("recipe.phases.0.passes.0.batch_size",), choices=(64, 128, 256)))
         ),
-        "short-warm": SearchSpace(
-            (*_SHORT, _LAST_RATE, _WARM_EPOCHS, Parameter("base_share", ("recipe.base_share",), 0.1, 0.9))
+        **dict.fromkeys(
+            ("short-warm", "short-warm-group"),
+            SearchSpace(
+                (
+                    _rate(0.3, 10.0, "recipe.rate"),
+                    _LAST_RATE,
+                    Parameter("base_share", ("recipe.base_share",), 0.1, 0.9),
+                )
+            ),
         ),
         **dict.fromkeys(("lda", "qda", "lda-mix", "qda-mix", "lda-2c"), SearchSpace(_GAUSSIAN)),
         "probe": SearchSpace(
@@ -175,7 +180,10 @@ SPACES: Mapping[str, SearchSpace] = MappingProxyType(
                 Parameter("last_rate", ("schedule.last_rate",), 0.03, 1.0, log=True),
             )
         ),
-        "newton-cg": SearchSpace((Parameter("damping", ("constants.damping",), 0.1, 4.0, log=True),)),
+        **dict.fromkeys(
+            ("newton-cg", "newton-walk"),
+            SearchSpace((Parameter("damping", ("constants.damping",), 0.1, 4.0, log=True),)),
+        ),
         "truncate": SearchSpace(()),
         "regrow": SearchSpace((Parameter("speed", ("constants.speed",), 3.0, 30.0, log=True),)),
         "ssd": SearchSpace(

@@ -101,26 +101,29 @@ def _run_baseline(
     rows, base, recipe = reference.problem.train, reference.base.net, run.recipe
     if recipe is None or run.optimization is None:
         raise ValueError(f"{line.name} is a baseline without a recipe")
-    watch = Stopwatch(base.device)
-    with watch.running():
-        members = [
-            Member(
-                cell.seed,
-                "unlearn",
-                rows.label_tensor,
-                torch.from_numpy(cell.forget),
-                soft,
-            )
-            for cell, soft in zip(reference.cells, _teachers(line.name, recipe, reference), strict=True)
-        ]
-        student = _start(line.name, recipe, reference)
-        history = _History(student, reference.scorers, [0.0] * len(members), watch, progress)
-        train(student, rows.inputs, members, recipe, run.optimization, history.end_epoch)
-    seconds = watch.seconds / len(members)
-    return [
-        _method_record(line.name, epochs, seconds, reference.retrain.seconds[k])
-        for k, epochs in enumerate(history.members)
-    ]
+    epochs: list[list[EpochMetrics]] = [[] for _ in reference.cells]
+    seconds = 0.0
+    for training in recipe.trainings:
+        watch = Stopwatch(base.device)
+        with watch.running():
+            members = [
+                Member(
+                    cell.seed,
+                    "unlearn",
+                    rows.label_tensor,
+                    torch.from_numpy(cell.forget),
+                    soft,
+                )
+                for cell, soft in zip(reference.cells, _teachers(line.name, recipe, reference), strict=True)
+            ]
+            student = _start(line.name, recipe, reference)
+            last = training.record_at[-1] if training.record_at else None
+            history = _History(student, reference.scorers, [0.0] * len(members), watch, progress, last)
+            train(student, rows.inputs, members, training, run.optimization, history.end_epoch)
+        seconds = watch.seconds / len(members)  # of the last one: nobody who wants it makes the others
+        for found, added in zip(epochs, history.members, strict=True):
+            found += added
+    return [_method_record(line.name, found, seconds, reference.retrain.seconds[k]) for k, found in enumerate(epochs)]
 
 
 def _teachers(method: str, recipe: Recipe, reference: Reference) -> list[dict[Toward, torch.Tensor]]:
@@ -214,15 +217,18 @@ class _History:
         before: Sequence[float],
         watch: Stopwatch,
         progress: Progress | None,
+        last: float | None = None,
     ) -> None:
         self.student: NetworkStack = student
         self.scorers: Sequence[Scorer] = scorers
         self.before: Sequence[float] = before
         self.watch: Stopwatch = watch
         self.progress: Progress | None = progress
+        self.last: float | None = last
         self.members: list[list[EpochMetrics]] = [[] for _ in scorers]
 
-    def end_epoch(self, epoch: float, _seconds: float) -> None:
+    def end_epoch(self, epoch: float, _seconds: float) -> bool:
+        """Whether this was the last record that is asked for."""
         seconds = self.watch.seconds / len(self.scorers)
         with self.watch.paused():
             for k, scorer in enumerate(self.scorers):
@@ -230,6 +236,7 @@ class _History:
                 self.members[k].append(EpochMetrics(epoch, self.before[k] + seconds, scores))
             if self.progress is not None:
                 self.progress(epoch)
+        return epoch == self.last
 
 
 @dataclass(frozen=True, eq=False)

@@ -119,7 +119,8 @@ def compute_audit(steps: Sequence[Step], store: Store, cache: Cache) -> list[Wri
         }
         for row in rows.values():
             row["stein"] = stein_block(row.get("last", row), cell.n_forget)
-        entry = cell_entry(cell.seed, cell.n_forget, len(cell.forget) - cell.n_forget, rows)
+        kept = None if problem.train.features is None else problem.kept_answers(cell.forget)
+        entry = cell_entry(cell.seed, cell.n_forget, len(cell.forget) - cell.n_forget, rows, kept)
         return lambda directory: write_json(directory / ENTRY, entry)
 
     return [writer(k) for k in range(len(steps))]

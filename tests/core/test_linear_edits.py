@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from unlearn_core.curvature import measure_curvature
 from unlearn_core.data import load_dataset
 from unlearn_core.edits.newton_cg import NewtonCgConstants, step
 from unlearn_core.edits.regrow import RegrowConstants, regrow
@@ -18,7 +17,6 @@ from unlearn_core.edits.request import EditRequest
 from unlearn_core.errors import BadInput
 from unlearn_core.nets.heads import HeadStack
 from unlearn_core.nets.stack import NetworkStack
-from unlearn_core.preparations import CURVATURE
 from unlearn_core.problem import Problem, Rows
 from unlearn_core.recipes import HEAD_TRAINING, Visit, training_recipe
 from unlearn_core.seeding import derive_seed
@@ -48,31 +46,70 @@ def matrix(net: NetworkStack) -> torch.Tensor:
 
 
 def request(net: HeadStack, mask, problem: Problem = PROBLEM) -> EditRequest:
-    return EditRequest(problem, mask, net, 0, {CURVATURE: measure_curvature(net, 0, X)}, seed=5)
+    return EditRequest(problem, mask, net, 0, {}, seed=5)
 
 
-def test_newton_cg_is_a_dense_solve_with_the_damping_of_gradient_noise(base):
-    """(H_r + diag) x = the records' gradient, H_r written out in double precision over all retained rows."""
-    constants = replace(NewtonCgConstants(), iterations=200, rows=N, metric_rows=N, damping=0.7)
-    moved = step(request(base, SCATTERED), constants)
-    assert moved is not None
+EXACT = NewtonCgConstants(iterations=200, metric_rows=N, damping=0.7)
+NEARLY_ALL_OF_A_CLASS = (Y == 3) & (np.arange(N) % 8 > 0)
+
+
+def dense_steps(base: HeadStack, mask, steps: int) -> torch.Tensor:
+    """(H_r(w) + diag(w)) x = the records' gradient at the base - (D_r's gradient at w - at the base), in double precision
+    over all retained rows, the matrix written out."""
     ones = torch.cat([X, torch.ones(N, 1)], 1).double()
-    w = matrix(base).double()
-    p = torch.softmax(ones @ w.T, 1)
-    errors = p - functional.one_hot(torch.from_numpy(Y), C)
-    gone = torch.from_numpy(SCATTERED)
+    gone = torch.from_numpy(mask)
     r, f = ones[~gone], ones[gone]
-    p, errors, of_records = p[~gone], errors[~gone], errors[gone]
-    inner = torch.diag_embed(p) - p[:, :, None] * p[:, None]
-    curvature = torch.einsum("nab,ni,nj->aibj", inner, r, r).reshape(C * (D + 1), -1) / len(r)
-    second = torch.einsum("na,ni->ai", errors**2, r**2) / len(r)
-    damping = 0.7 * (second / HEAD_TRAINING.batch_size).sqrt().flatten()
-    # a pixel that is always black has no curvature, no noise and no force
-    right = (of_records.T @ f).flatten() / len(r)
-    expected = w + (torch.linalg.pinv(curvature + torch.diag(damping), hermitian=True) @ right).reshape(C, D + 1)
-    shift = (expected - w).norm()
-    assert float((matrix(moved).double() - expected).norm() / shift) < 1e-3  # float32
-    assert torch.equal(matrix(base).double(), w), "the base stays"
+    start = w = matrix(base).double()
+
+    def errors(weights: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(ones @ weights.T, 1) - functional.one_hot(torch.from_numpy(Y), C)
+
+    force = errors(start)[gone].T @ f + errors(start)[~gone].T @ r
+    for _ in range(steps):
+        p, wrong = torch.softmax(r @ w.T, 1), errors(w)[~gone]
+        inner = torch.diag_embed(p) - p[:, :, None] * p[:, None]
+        curvature = torch.einsum("nab,ni,nj->aibj", inner, r, r).reshape(C * (D + 1), -1) / len(r)
+        second = torch.einsum("na,ni->ai", wrong**2, r**2) / len(r)
+        damping = 0.7 * (second / HEAD_TRAINING.batch_size).sqrt().flatten()
+        # a pixel that is always black has no curvature, no noise and no force
+        right = (force - wrong.T @ r).flatten() / len(r)
+        w = w + (torch.linalg.pinv(curvature + torch.diag(damping), hermitian=True) @ right).reshape(C, D + 1)
+    return w
+
+
+@pytest.mark.parametrize(("mask", "steps"), [(SCATTERED, 1), (NEARLY_ALL_OF_A_CLASS, 1), (NEARLY_ALL_OF_A_CLASS, 3)])
+def test_newton_steps_are_dense_solves_with_the_damping_of_gradient_noise(base, mask, steps):
+    moved = step(request(base, mask), replace(EXACT, steps=steps, material=0.0))
+    assert moved is not None
+    before, expected = matrix(base).double(), dense_steps(base, mask, steps)
+    shift = (expected - before).norm()
+    assert float((matrix(moved).double() - expected).norm() / shift) < 2e-3  # float32
+    assert torch.equal(matrix(base).double(), before), "the base stays"
+
+
+def test_more_steps_follow_a_first_one_that_changes_much(base):
+    """The change of the records' answers by the first step lies between the two thresholds."""
+    asked = request(base, NEARLY_ALL_OF_A_CLASS)
+    records = X[torch.from_numpy(NEARLY_ALL_OF_A_CLASS)]
+    after = [step(asked, replace(EXACT, steps=steps, material=0.0)) for steps in (1, 3)]
+    [one, three] = [net for net in after if net is not None]
+    new, old = (torch.log_softmax(net.logits(0, records).double(), 1) for net in (one, base))
+    change = float((new.exp() * (new - old)).sum(1).mean())
+    for material, same_as in ((0.9 * change, three), (1.1 * change, one)):
+        net = step(asked, replace(EXACT, steps=3, material=material))
+        assert net is not None
+        assert torch.equal(matrix(net), matrix(same_as))
+
+
+def test_three_iterations_are_nearly_a_solution(base):
+    """The matrix that they start from is close to the curvature."""
+    exact, few = (
+        step(request(base, SCATTERED), replace(EXACT, iterations=iterations, damping=0.4)) for iterations in (200, 3)
+    )
+    assert exact is not None
+    assert few is not None
+    before = matrix(base)
+    assert float((matrix(few) - matrix(exact)).norm() / (matrix(exact) - before).norm()) < 0.3
 
 
 def test_regrow_is_adam_on_the_lost_columns_alone(base):

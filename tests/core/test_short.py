@@ -16,7 +16,7 @@ from torch.nn import functional
 from unlearn_core import unlearning
 from unlearn_core.audit.divergence import log_probabilities, mean_kl
 from unlearn_core.audit.scoring import Scorer
-from unlearn_core.baselines.short import SHORT, SMALL, WARM
+from unlearn_core.baselines.short import SHORT, SMALL, WARM, WARM_GROUP
 from unlearn_core.data import load_dataset
 from unlearn_core.grid import RESNET, Scenario, Variant
 from unlearn_core.methods import RunSettings
@@ -124,20 +124,28 @@ def test_short_is_a_loop_written_by_hand(reference, k, name, recipe, batch_size)
         assert epoch.scores.kl_f == pytest.approx(mean_kl(log_retrain, ours), rel=2e-3, abs=1e-4)  # float32 products
 
 
+@pytest.mark.parametrize(("name", "recipe"), [("short-warm", WARM), ("short-warm-group", WARM_GROUP)])
 @pytest.mark.parametrize("lost", [None, 3])
-def test_short_warm_is_a_loop_written_by_hand(reference, lost):
-    """If a class is forgotten, nothing of the base's is mixed into its output."""
+def test_short_warm_is_a_loop_written_by_hand(reference, lost, name, recipe):
+    """If a class is forgotten, nothing of the base's is mixed into its output.
+
+    Each record ends a training of its own, in which the rate has fallen to a tenth by then, whatever comes after.
+    """
     if lost is not None:
         reference = reference_of(Variant("digits", "mlp1", Scenario.CLASS, lost), [0])
-    record = run_method("short-warm", reference, RunSettings())[0]
-    net, history, _ = by_hand(
-        reference, 0, WARM.base_share, epochs=2, last=WARM.last_rate, power=None, name="short-warm", lost=lost
-    )
+    record = run_method(name, reference, RunSettings())[0]
     x, rows = reference.problem.train.inputs, reference.cells[0].forget
-    with torch.no_grad():
-        theirs = log_probabilities(put(net, history[-1])(x).numpy())[rows]
+    per_epoch = math.ceil((~rows).sum() / HEAD_TRAINING.batch_size)
     log_retrain = log_probabilities(reference.retrain.net.logits(0, x).numpy())[rows]
-    assert record.last.scores.kl_f == pytest.approx(mean_kl(log_retrain, theirs), rel=2e-3, abs=1e-4)
+    assert [epoch.epoch for epoch in record.epochs] == list(recipe.record_at)
+    for epoch in record.epochs:
+        steps = max(1, round(epoch.epoch * per_epoch))
+        whole = math.ceil(epoch.epoch)
+        last = recipe.last_rate ** (whole / epoch.epoch)  # so that it is a tenth after the steps that are made
+        net, history, _ = by_hand(reference, 0, recipe.base_share, whole, last=last, power=None, name=name, lost=lost)
+        with torch.no_grad():
+            theirs = log_probabilities(put(net, history[steps - 1])(x).numpy())[rows]
+        assert epoch.scores.kl_f == pytest.approx(mean_kl(log_retrain, theirs), rel=2e-3, abs=1e-4)
 
 
 def test_short_starts_from_weights_of_its_own_and_sees_no_forgotten_row(reference):

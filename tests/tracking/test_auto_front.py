@@ -33,6 +33,8 @@ STEP = 0.007
         (SCATTERED, False, 0.003, STEP, "short-small"),
         (SCATTERED, True, 0.03, STEP, "newton-cg"),
         (GROUP, True, 0.03, STEP, "newton-cg"),
+        (GROUP, True, 0.1, STEP, "newton-walk"),
+        (SCATTERED, True, 0.1, STEP, "newton-walk"),
         (GROUP, True, 0.01, STEP, "newton"),
         (GROUP, True, 0.003, STEP, "short-small"),
         (GROUP, False, 0.01, STEP, "short-small"),
@@ -72,6 +74,27 @@ def test_a_class_of_little_data_loses_its_output():
         choice = choose_within(CLASS, False, 0.1, least_warm=cost)
         assert choice is not None
         assert choice.method == "truncate"
+
+
+@pytest.mark.parametrize(
+    ("kept", "budget", "expected"),
+    [
+        (0.98, 0.003, "short-warm-group"),
+        (0.98, 0.03, "short-warm-group"),
+        (0.98, 0.1, "short"),
+        (0.5, 0.003, "short-small"),
+        (0.5, 0.1, "short"),
+        (None, 0.003, "short-small"),
+    ],
+)
+def test_a_group_that_the_others_stand_for_starts_from_a_share_of_the_base(kept, budget, expected):
+    choice = choose_within(GROUP, False, budget, STEP, kept=kept)
+    assert choice is not None
+    assert choice.method == expected
+    assert (f"{kept:.0%}" in choice.why) if kept is not None else "knows" not in choice.why
+    without = choose_within(GROUP, False, 0.003, STEP, least_warm=0.4, kept=kept)
+    assert without is not None
+    assert without.method == "short-small", "too few rows for the steps that it takes"
 
 
 def test_an_unknown_kind_is_left_to_the_proxies():

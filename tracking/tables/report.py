@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tracking.claims import Claim, claims_table, identities_table
 from tracking.paper import read_paper
 from tracking.tables.audit import bounds, queries
-from tracking.tables.auto_front import auto_summary
+from tracking.tables.auto_front import auto_floor, auto_summary
 from tracking.tables.benchmark import benchmark_table
 from tracking.tables.beyond import auto_beside_the_oracle, beyond_the_paper
 from tracking.tables.comparison import comparisons
@@ -26,7 +26,7 @@ def _beyond(family: Sequence[TreeVariant]) -> list[Table]:
 def report_tables(tree: Tree, claims: Sequence[Claim]) -> tuple[Table, ...]:
     """The front, claims, the paper's numbers beside ours, recommendations, then by architecture, then by variant."""
     families = tree.families()
-    overview = (headline_table(tree), front_summary(tree), auto_summary(tree))
+    overview = (headline_table(tree), front_summary(tree), auto_summary(tree), auto_floor(tree))
     return (
         *(table for table in overview if table is not None),
         *(table for family in families if (table := front(family)).groups),

@@ -138,6 +138,7 @@ class OpenRequest:
             return Plan(self.subject, self.forget, self.new, settings, (), (), Choice(None, reason), None)
         verdict, can_train_anew = self._verdict(settings), self.blueprint is not None
         n_forget, n_rows = int(self.forget.sum()), self.subject.problem.n_rows
+        of_group = verdict is not None and verdict.kind is RequestKind.GROUP
         return make_plan(
             self.subject,
             self.forget,
@@ -150,6 +151,7 @@ class OpenRequest:
             newton_cost(n_forget, n_rows, self._retrain_epochs),
             newton_crossfit_cost(n_forget, n_rows, self._retrain_epochs),
             self._least_warm_cost(n_rows - n_forget),
+            self.subject.problem.kept_answers(self.forget) if of_group else None,
         )
 
     @property

@@ -1,0 +1,70 @@
+"""Whether a model without the records still knows them: densities written out, and the groups that it must tell apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal
+
+from unlearn_core.kept_answers import kept_answers
+from unlearn_core.proxies.statistics import compute_moments
+
+RIDGE = 1e-3
+
+
+def rows_of(centres, labels, each=60, dim=4, seed=0):
+    """Clusters of rows, ``each`` rows about every centre, and the cluster of every row."""
+    rng = np.random.default_rng(seed)
+    x = np.concatenate([rng.normal(size=(each, dim)) + np.pad(c, (0, dim - len(c))) for c in centres])
+    return x, np.repeat(labels, each), np.repeat(np.arange(len(centres)), each)
+
+
+def by_densities(x, y, forget, ridge):
+    """Two passes over all rows: class means and priors of D, then of D_r, the pooled covariance of D."""
+    classes = range(y.max() + 1)
+    residuals = np.concatenate([x[y == c] - x[y == c].mean(axis=0) for c in classes])
+    covariance = residuals.T @ residuals / len(x)
+    covariance += ridge * np.trace(covariance) / x.shape[1] * np.eye(x.shape[1])
+
+    def answers(rows):
+        scores = [
+            multivariate_normal(x[rows & (y == c)].mean(axis=0), covariance).logpdf(x[forget])
+            + np.log((rows & (y == c)).mean())
+            for c in classes
+        ]
+        return np.argmax(scores, axis=0) == y[forget]
+
+    before, after = answers(np.ones(len(x), dtype=bool)), answers(~forget)
+    return (before & after).sum() / before.sum()
+
+
+@pytest.mark.parametrize("centres", [[(0, 0), (3, 0), (0, 3)], [(0, 0), (4, 4), (1.5, 1.5)], [(0,), (0.5,), (1,)]])
+def test_it_is_a_share_of_answers_by_densities(centres):
+    x, y, cluster = rows_of(centres, labels=[0, 0, 1])
+    forget = cluster == 1
+    total = compute_moments(x, y, 2)
+    assert kept_answers(total, x[forget], y[forget], RIDGE) == pytest.approx(
+        by_densities(x, y, forget, RIDGE), abs=1e-12
+    )
+
+
+def test_it_tells_a_group_that_others_stand_for_from_one_that_is_alone():
+    """Labels 0 0 1: the second cluster lies beside its own class, or beside the other one."""
+    for place, kept in (((1.0, 0.0), 1.0), ((9.0, 0.0), 0.0)):
+        x, y, cluster = rows_of([(0, 0), place, (10, 0)], labels=[0, 0, 1])
+        forget = cluster == 1
+        found = kept_answers(compute_moments(x, y, 2), x[forget], y[forget])
+        assert found == pytest.approx(kept, abs=0.1)
+
+
+def test_a_class_that_is_gone_is_known_no_more():
+    x, y, _ = rows_of([(0, 0), (5, 0)], labels=[0, 1])
+    assert kept_answers(compute_moments(x, y, 2), x[y == 1], y[y == 1]) == 0.0
+
+
+def test_nothing_is_kept_of_what_was_never_known():
+    """One row of a class in the middle of another."""
+    x, y, _ = rows_of([(0, 0), (0, 0)], labels=[0, 0])
+    y[-1], x[-1] = 1, x[:-1].mean(axis=0)
+    x[-2] = x[-1]  # the other class has the same place and far more rows
+    assert kept_answers(compute_moments(x, y, 2), x[-1:], y[-1:]) is None
