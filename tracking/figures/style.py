@@ -92,7 +92,7 @@ LOOKS: Mapping[str, Look] = MappingProxyType(
         "newton": _proxy("#c1121f", "*", width=2.4),
         "newton-crossfit": _proxy("#8f2d56", "X", width=2.4),
         "newton-cg": _proxy("#c1121f", "d", "--"),
-        "newton-walk": _proxy("#c1121f", "D"),
+        "newton-walk": Look("#c1121f", "-", "8", 1.5, filled=False),
         "regrow": _proxy("#9a6324", "h"),
         "truncate": _proxy("#5c5f97", "p"),
         "ssd": _baseline("#00798c", "o", 4, 1.5, 1, 1.5),
@@ -108,7 +108,7 @@ LOOKS: Mapping[str, Look] = MappingProxyType(
         "short": Look("#000000", "-", ".", 2.2, filled=True),
         "short-small": Look("#000000", (0, (6, 1)), "D", 1.4, filled=False),
         "short-warm": Look("#000000", (0, (4, 1.5)), "s", 1.4, filled=False),
-        "short-warm-group": Look("#000000", (0, (2, 1.5)), "v", 1.4, filled=False),
+        "short-warm-group": Look("#000000", (0, (2, 1.5)), ">", 1.4, filled=False),
         "base": Look("#000000", (0, (1, 3)), "", 1.0, filled=False),
         "floor": Look("#8c8c8c", "-", "", 3.0, filled=False),
     }

@@ -10,8 +10,8 @@ gradient, is the damping.
 
 A request that changes much is no small step away: curvature and gradient change on the way. ``newton-walk`` then takes
 three steps, each from where the last one ended: steps of a retrain's own path on D_r, less the gradient that the base had
-left there. If the first step changes the records' answers by less than ``material``, it is the only one: a second would carry
-the flat directions on, farther than a retrain gets.
+left there. If the first step changes the records' answers by less than ``material``, it is the only one: a second would
+carry the flat directions on, farther than a retrain gets.
 
 On the odd subclasses, which are in no grid (seed 100, KL_f; base -> one step at about 2 % -> three at 7 %, floor):
 1: 0.0083 -> 0.0004, 0.0002; 9: 0.021 -> 0.0009, 0.0004; 3: 0.18 -> 0.035 -> 0.0024, 0.0008; 5: 0.41 -> 0.08 -> 0.006, 0.001;
