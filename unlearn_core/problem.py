@@ -66,7 +66,8 @@ class Rows:
     def label_tensor(self) -> torch.Tensor:
         import torch
 
-        return torch.from_numpy(np.ascontiguousarray(self.labels)).to(self.inputs.device)
+        # a file may hold them in any integer type, and torch looks rows up by this one alone
+        return torch.from_numpy(np.ascontiguousarray(self.labels, dtype=np.int64)).to(self.inputs.device)
 
     @property
     def number(self) -> NDArray[np.int64]:

@@ -295,6 +295,13 @@ def test_part_of_a_class_and_rows_that_lie_together_are_groups_without_a_number(
             assert "50% of a class" in content["kind"]["why"]
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16])
+def test_labels_of_any_integer_type_train_the_same_network(net, dtype):
+    rows = np.flatnonzero(Y == 1)[::2]
+    ours, theirs = (forget(net, X, labels, rows, proxy="short-small") for labels in (Y, Y.astype(dtype)))
+    assert same_weights(ours, theirs)
+
+
 def test_no_number_is_given_where_exchangeability_was_rejected(net, state):
     """Whatever method is asked for by name; the truth stands beside it if it is asked for."""
     result = ask(net, GROUP, state, proxy="newton", retrain=RetrainSettings(epochs=3))
