@@ -287,6 +287,7 @@ def test_part_of_a_class_and_rows_that_lie_together_are_groups_without_a_number(
         result = ask(net, rows, state)
         content = result.certificate.content
         assert (kind(result), content["proxy"]["method"]) == ("group", "short-small")
+        assert "a model of the others still knows" in result.outcome.plan.choice.reason
         assert content["closeness"]["before"] is content["closeness"]["after"] is None
         assert "it would take a retrain" in content["closeness"]["why"]
         if by_test:
