@@ -33,9 +33,10 @@ class Heartbeat:
         self.settled: int = 0
         """Runs that MLflow has now, because they were written or were there already."""
 
-    def answered(self) -> None:
+    def answered(self, count: bool = False) -> None:
+        """``count``: note it whenever the last one was, for there are new runs."""
         now = time.monotonic()
-        if self._file is None or now - self._written < BEAT_SECONDS:
+        if self._file is None or (now - self._written < BEAT_SECONDS and not count):
             return
         self._written = now
         with contextlib.suppress(

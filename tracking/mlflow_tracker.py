@@ -150,11 +150,11 @@ class MlflowTracker:
             **SOURCE,
         }
         with TemporaryDirectory() as folder:
-            figures = write_front(Path(folder), variant) or evolution_figure(
+            # one picture is enough to look at: reports have it as an SVG, too
+            figures = write_front(Path(folder), variant, ("png",)) or evolution_figure(
                 Path(folder), variant.entries, variant.name, "evolution"
             )
-            files = [*write_table(benchmark_table(variant), Path(folder)), *(f.svg for f in figures)]
-            files += [figure.png for figure in figures]
+            files = [*write_table(benchmark_table(variant), Path(folder)), *(figure.png for figure in figures)]
             [run_id] = self._writer.create(
                 [NewRun(str(place), tags, metrics=_summary_metrics(summary), dataset=dataset, files=files)]
             )
@@ -195,12 +195,12 @@ class MlflowTracker:
         ids = self._writer.create([run for _, run in new], self._settle)
         for (at, run), run_id in zip(new, ids, strict=True):
             rows[at].append(KnownRun(run_id, True, run.tags))
+        self._heartbeat.answered(count=True)
         self._replaced += replaced
         self._written += len(new) - replaced
 
     def _settle(self) -> None:
         self._heartbeat.settled += 1
-        self._heartbeat.answered()
 
     def _keep_only(self, kept: KnownRun, known: list[KnownRun]) -> None:
         """Delete all others. MLflow's client repeats a request whose answer got lost, and then there are two runs."""
