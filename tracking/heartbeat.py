@@ -18,7 +18,7 @@ BEAT_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Beat:
-    """When MLflow last answered, by the monotonic clock of the node that writer and driver share; runs settled by then."""
+    """When MLflow last answered, or was first asked, by the monotonic clock of the driver's and writer's node; what it has."""
 
     answered: float
     settled: int
@@ -34,7 +34,7 @@ class Heartbeat:
         """Runs that MLflow has now, because they were written or were there already."""
 
     def answered(self, count: bool = False) -> None:
-        """``count``: note it whenever the last one was, for there are new runs."""
+        """``count``: note it whenever the last one was, for there is something new to say."""
         now = time.monotonic()
         if self._file is None or (now - self._written < BEAT_SECONDS and not count):
             return

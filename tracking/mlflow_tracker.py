@@ -90,6 +90,7 @@ class MlflowTracker:
         self._rows: defaultdict[str, defaultdict[RowId, list[KnownRun]]] = defaultdict(lambda: defaultdict(list))
         self._trials: dict[str, KnownRun] = {}  # by trial_id
         self._grid: str | None = None
+        self._heartbeat.answered(count=True)  # all is loaded: what is waited for from here on is MLflow's
         with self._timed(), quiet_migration():
             _create_database(tracking_uri)
             client = Answering(MlflowClient(tracking_uri, registry_uri=tracking_uri), self._heartbeat.answered)

@@ -33,7 +33,8 @@ def waits_for(standing: Standing, beat: Beat | None, place: str, now: float) -> 
             return None
         return f"MLflow is behind: {runs} to {place} ({standing.trouble}); next try in {standing.retry_in:.0f} s"
     silent = now - max(standing.asked, beat.answered if beat else 0.0)
-    no_answer = f"{runs}, no answer from {place} for {silent:.0f} s"
+    why = f"no answer from {place} for" if beat else "its writer has been starting for"
+    no_answer = f"{runs}, {why} {silent:.0f} s"
     if standing.blocked is None:
         return f"MLflow is behind: {no_answer}" if silent >= BEHIND_SECONDS else None
     if now - standing.blocked < WAIT_SECONDS:
