@@ -18,10 +18,11 @@ BEAT_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Beat:
-    """When MLflow last answered, or was first asked, by the monotonic clock of the driver's and writer's node; what it has."""
+    """When MLflow last answered, or was first asked, by the monotonic clock of the node of driver and writer."""
 
     answered: float
     settled: int
+    """Runs that it had then."""
 
 
 class Heartbeat:
