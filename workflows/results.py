@@ -198,7 +198,12 @@ class Recorder:
         from tracking.mlflow_tracker import MlflowTracker
 
         self.layout.heartbeat.unlink(missing_ok=True)  # of another writer
-        arguments = (self.uri, self.layout.experiment, _artifacts(self.layout, self.uri), self.layout.heartbeat)
+        arguments = (
+            self.uri,
+            self.layout.experiment,
+            _artifacts(self.layout, self.uri),
+            self.layout.heartbeat.absolute(),
+        )
         if not self._on_ray:
             return LocalActor(MlflowTracker, *arguments)
         from tasks.ray_backend import RayActor
