@@ -7,8 +7,10 @@ local Ray, the others in one process; every other one of those writes to an MLfl
 
     python -m benchmarks.chaos --kills 100 --log chaos.csv --save docs/data/chaos.csv
     python -m benchmarks.chaos --sum-up chaos.csv --save docs/data/chaos.csv
+    python -m benchmarks.chaos --faults 20 --kinds "worker stopped" --places Ray --save docs/data/chaos_stopped.csv
 
 Rounds follow each other until so many *processes* were killed; two faults in three are such kills, the others do not count.
+With ``--faults`` they follow until so many faults have struck, of whichever kinds were chosen.
 ``--log`` adds a line for every fault as soon as its round has ended; ``--save`` writes the counts that
 ``docs/reliability.md`` quotes. Drivers are forked from a process that has loaded all code, which takes longer than the
 grid. A clock jumps for the driver alone. A full disk needs root, for a small tmpfs; otherwise it is left out, and named.
@@ -20,6 +22,7 @@ import argparse
 import csv
 import json
 import random
+import shlex
 import shutil
 import signal
 import sqlite3
@@ -78,9 +81,22 @@ class Undisturbed:
     runs: Counter[tuple[str, ...]]
 
 
+@dataclass(frozen=True)
+class End:
+    """Rounds follow until so many of these faults have struck."""
+
+    n: int
+    of: Sequence[str]
+
+    def reached(self, found: Sequence[Struck]) -> bool:
+        return sum(one.fault in self.of for one in found) >= self.n
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100, help="processes to kill; other faults come on top")
+    parser.add_argument("--faults", type=int, help="end after so many faults of any kind, not after --kills")
+    parser.add_argument("--places", nargs="+", choices=PLACES, default=PLACES, help="run only there")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="+", choices=FAULTS, default=tuple(FAULTS), help="strike only so")
     parser.add_argument("--log", type=Path, help="a CSV file to which a line for every fault is added")
@@ -89,25 +105,26 @@ def main() -> None:
     parser.add_argument("--save", type=Path, help="the counts as a CSV file that documents quote")
     arguments = parser.parse_args()
     # elsewhere than on Ray there may be nothing else to strike, and without kills to count it would not end
-    if "driver" not in arguments.kinds:
-        parser.error("--kinds needs driver, which is everywhere")
-    command = "python -m benchmarks.chaos --sum-up LOG --save docs/data/chaos.csv"
+    if "driver" not in arguments.kinds and not (arguments.faults and set(arguments.places) == {"Ray"}):
+        parser.error("--kinds needs driver, which is everywhere; without it give --faults and --places Ray")
     if arguments.sum_up:
+        command = "python -m benchmarks.chaos --sum-up LOG --save docs/data/chaos.csv"
         found = read(arguments.sum_up)
     else:
-        command = (
-            f"python -m benchmarks.chaos --kills {arguments.kills} --seed {arguments.seed} --save docs/data/chaos.csv"
-        )
+        command = f"python -m benchmarks.chaos {shlex.join(sys.argv[1:])}"
+        end = End(arguments.faults, tuple(FAULTS)) if arguments.faults else End(arguments.kills, KILLS)
         with tempfile.TemporaryDirectory(prefix="unlearn-chaos-") as folder:
             root = arguments.keep or Path(folder)
-            found = _play(root, arguments.kills, arguments.seed, arguments.kinds, arguments.log)
+            found = _play(root, end, arguments.seed, arguments.kinds, arguments.places, arguments.log)
     rows = table(found)
     show(rows)
     if arguments.save:
         save(arguments.save, rows, command)
 
 
-def _play(root: Path, n_kills: int, seed: int, kinds: Sequence[str], log: Path | None) -> list[Struck]:
+def _play(
+    root: Path, end: End, seed: int, kinds: Sequence[str], places: Sequence[str], log: Path | None
+) -> list[Struck]:
     moments = random.Random(seed)
     environment = surroundings(root)
     plain = Scene(root, "undisturbed", environment, "one process")
@@ -118,9 +135,9 @@ def _play(root: Path, n_kills: int, seed: int, kinds: Sequence[str], log: Path |
     found: list[Struck] = []
     with MlflowServer(root, environment) as server:
         number = 0
-        while sum(one.fault in KILLS for one in found) < n_kills:
+        while not end.reached(found):
             number += 1
-            where = PLACES[(number + seed) % len(PLACES)]
+            where = places[(number + seed) % len(places)]
             scene = Scene(root, f"round{seed}-{number}", environment, where, server if "server" in where else None)
             with small_disk(scene.out) as disk:
                 scene.small_disk, scene.kinds = disk, kinds

@@ -33,6 +33,8 @@ LOST_SECONDS = 20.0
 """Without a connection, after which a cluster counts as lost."""
 UNWIND_SECONDS = 20.0
 """For the driver to end in order, after which it ends all the same."""
+DROPPED_SECONDS = 0.1
+"""Between two looks whether an interrupt got lost, so that it must be sent again."""
 SERVERS = {"gcs_server": "its GCS", "raylet": "its raylet"}
 """What a local Ray stands on, by the name of the process."""
 EXIT_REFUSED = 2
@@ -247,6 +249,7 @@ def limited(seconds: float, problem: str, lost: Callable[[], str | None] = lambd
     """
     over = threading.Event()
     struck = threading.Event()
+    dropped = threading.Event()
     either = threading.Lock()
     deadline = time.monotonic() + seconds
 
@@ -266,14 +269,21 @@ def limited(seconds: float, problem: str, lost: Callable[[], str | None] = lambd
                 problem = f"{problem} ({why})"
             struck.set()
             signal.pthread_kill(main, signal.SIGINT)
-        if not over.wait(UNWIND_SECONDS):
-            _end_now(problem)
+        end_by = time.monotonic() + UNWIND_SECONDS
+        while not over.wait(DROPPED_SECONDS):
+            if time.monotonic() > end_by:
+                _end_now(problem)
+            with either:
+                if dropped.is_set() and not over.is_set():
+                    dropped.clear()
+                    signal.pthread_kill(main, signal.SIGINT)
 
     threading.Thread(target=strike, daemon=True, name="limit").start()
     interrupted = False
     try:
         try:
-            yield
+            with _dropped_interrupts(struck, dropped):
+                yield
         except KeyboardInterrupt:
             interrupted = True
             raise
@@ -288,6 +298,24 @@ def limited(seconds: float, problem: str, lost: Callable[[], str | None] = lambd
         raise
     finally:
         over.set()  # also if the interrupt struck just before
+
+
+@contextlib.contextmanager
+def _dropped_interrupts(struck: threading.Event, dropped: threading.Event) -> Iterator[None]:
+    """Tell of our own interrupt where it hit a finalizer: Python prints it there and goes on as if nothing had been."""
+    before = sys.unraisablehook
+
+    def look(what: sys.UnraisableHookArgs) -> None:
+        if struck.is_set() and what.exc_type is KeyboardInterrupt:
+            dropped.set()
+        else:
+            before(what)
+
+    sys.unraisablehook = look
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def _end_now(problem: str) -> None:

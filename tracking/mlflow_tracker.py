@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when mlflow is imported; clusters are often offline
 
@@ -29,6 +29,7 @@ from tracking.claims import judge_all
 from tracking.entries import COUNTS, REFERENCES, TARGET, WHOLE
 from tracking.figures.evolution import evolution_figure
 from tracking.figures.front import write_front
+from tracking.heartbeat import Answering, Heartbeat
 from tracking.mlflow_views import (
     EXPERIMENT_TAGS,
     VARIANTS,
@@ -71,19 +72,29 @@ RowId = tuple[str, str]
 
 
 class MlflowTracker:
-    """Writes variants into one experiment. ``artifact_root`` is for a new experiment's files; None: the server chooses."""
+    """Writes variants into one experiment.
 
-    def __init__(self, tracking_uri: str, experiment: str, artifact_root: Path | None = None) -> None:
+    Args:
+        artifact_root: for a new experiment's files; None: the server chooses.
+        heartbeat: a file for signs of life, for whoever waits.
+    """
+
+    def __init__(
+        self, tracking_uri: str, experiment: str, artifact_root: Path | None = None, heartbeat: Path | None = None
+    ) -> None:
         self._seconds = 0.0
+        self._heartbeat: Heartbeat = Heartbeat(heartbeat)
         self._written = self._already_there = self._replaced = self._removed = 0
         self._variants: defaultdict[str, list[KnownRun]] = defaultdict(list)
         self._means: defaultdict[str, list[KnownRun]] = defaultdict(list)  # by variant
         self._rows: defaultdict[str, defaultdict[RowId, list[KnownRun]]] = defaultdict(lambda: defaultdict(list))
         self._trials: dict[str, KnownRun] = {}  # by trial_id
         self._grid: str | None = None
+        self._heartbeat.answered(count=True)  # all is loaded: what is waited for from here on is MLflow's
         with self._timed(), quiet_migration():
             _create_database(tracking_uri)
-            self._client = MlflowClient(tracking_uri, registry_uri=tracking_uri)
+            client = Answering(MlflowClient(tracking_uri, registry_uri=tracking_uri), self._heartbeat.answered)
+            self._client: MlflowClient = cast(MlflowClient, client)
             self._experiment_id = self._find_or_create_experiment(experiment, artifact_root)
             self._writer: Writer = writer_for(self._client, self._experiment_id)
             self._remember_runs()
@@ -140,11 +151,11 @@ class MlflowTracker:
             **SOURCE,
         }
         with TemporaryDirectory() as folder:
-            figures = write_front(Path(folder), variant) or evolution_figure(
+            # one picture is enough to look at: reports have it as an SVG, too
+            figures = write_front(Path(folder), variant, ("png",)) or evolution_figure(
                 Path(folder), variant.entries, variant.name, "evolution"
             )
-            files = [*write_table(benchmark_table(variant), Path(folder)), *(f.svg for f in figures)]
-            files += [figure.png for figure in figures]
+            files = [*write_table(benchmark_table(variant), Path(folder)), *(figure.png for figure in figures)]
             [run_id] = self._writer.create(
                 [NewRun(str(place), tags, metrics=_summary_metrics(summary), dataset=dataset, files=files)]
             )
@@ -174,6 +185,7 @@ class MlflowTracker:
                 wanted = (run for run in known if run.finished and run.tags["step_id"] == cell.step_ids[name])
                 if (there := next(wanted, None)) is not None:
                     self._already_there += 1
+                    self._settle()
                     self._keep_only(there, known)
                     continue
                 for run in known:
@@ -181,10 +193,15 @@ class MlflowTracker:
                 replaced += bool(known)
                 known.clear()
                 new.append((at, _row_run(cell, name, row, parents[name])))
-        for (at, run), run_id in zip(new, self._writer.create([run for _, run in new]), strict=True):
+        ids = self._writer.create([run for _, run in new], self._settle)
+        for (at, run), run_id in zip(new, ids, strict=True):
             rows[at].append(KnownRun(run_id, True, run.tags))
+        self._heartbeat.answered(count=True)
         self._replaced += replaced
         self._written += len(new) - replaced
+
+    def _settle(self) -> None:
+        self._heartbeat.settled += 1
 
     def _keep_only(self, kept: KnownRun, known: list[KnownRun]) -> None:
         """Delete all others. MLflow's client repeats a request whose answer got lost, and then there are two runs."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -67,8 +67,8 @@ class Writer(Protocol):
         """All runs of the experiment that are not deleted."""
         ...
 
-    def create(self, runs: Sequence[NewRun]) -> list[str]:
-        """Write them, finished; returns their ids."""
+    def create(self, runs: Sequence[NewRun], written: Callable[[], None] = lambda: None) -> list[str]:
+        """Write them, finished; returns their ids. ``written`` is called for each once it is there."""
         ...
 
 
@@ -98,10 +98,10 @@ class ClientWriter:
             if not token:
                 return
 
-    def create(self, runs: Sequence[NewRun]) -> list[str]:
-        return [self._create(run) for run in runs]
+    def create(self, runs: Sequence[NewRun], written: Callable[[], None] = lambda: None) -> list[str]:
+        return [self._create(run, written) for run in runs]
 
-    def _create(self, new: NewRun) -> str:
+    def _create(self, new: NewRun, written: Callable[[], None]) -> str:
         start, end = _times(new)
         run = self._client.create_run(self._experiment_id, start, dict(new.tags), new.name)
         run_id = run.info.run_id
@@ -111,6 +111,7 @@ class ClientWriter:
             self._client.log_inputs(run_id, datasets=[DatasetInput(new.dataset, [CONTEXT])])
         self._client.log_batch(run_id, new.metrics, [Param(name, value) for name, value in new.params.items()])
         self._client.set_terminated(run_id, FINISHED, end)
+        written()
         return run_id
 
 
@@ -136,7 +137,7 @@ class DatabaseWriter:
         for run_id, status in runs:
             yield KnownRun(run_id, status == FINISHED, tags.get(run_id, {}))
 
-    def create(self, runs: Sequence[NewRun]) -> list[str]:
+    def create(self, runs: Sequence[NewRun], written: Callable[[], None] = lambda: None) -> list[str]:
         ids = [uuid.uuid4().hex for _ in runs]
         places = [append_to_uri_path(self._artifacts, run_id, "artifacts") for run_id in ids]
         for run, place in zip(runs, places, strict=True):
@@ -149,6 +150,8 @@ class DatabaseWriter:
                     rows.setdefault(table, []).append(row)
             for table, some in rows.items():  # runs first, to which the others refer
                 session.execute(insert(table.__table__), some)
+        for _ in ids:
+            written()
         return ids
 
     def _data_sets(self, session: Any, wanted: Sequence[Dataset]) -> dict[tuple[str, str], str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -32,8 +33,22 @@ def speaker(console: Console) -> Callable[[str], None]:
     return say
 
 
+class Periodically:
+    """Says what it is told, at most every ``LINE_SECONDS``; nothing is said of None."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say: Callable[[str], None] = say
+        self._last: float = -LINE_SECONDS
+
+    def __call__(self, line: str | None) -> None:
+        now = time.monotonic()
+        if line is not None and now - self._last >= LINE_SECONDS:
+            self._last = now
+            self._say(line)
+
+
 class Display:
-    """Shows a ``State`` as it changes."""
+    """Shows a ``State`` as it changes. Two threads may show: the one that runs it and the one that looks after MLflow."""
 
     def __init__(self, console: Console, title: str, estimate: EstimateLeft) -> None:
         self.console: Console = console
@@ -44,6 +59,9 @@ class Display:
         self._last_line: float = 0.0
         self._last_table: float = 0.0
         self._said: Counter[str] = Counter()
+        self._waits_for: str | None = None
+        self._waits: Periodically = Periodically(self._say)
+        self._lock: threading.RLock = threading.RLock()
 
     def start(self, state: State) -> None:
         for damage in state.damages:
@@ -54,7 +72,20 @@ class Display:
             self._live.start()
         self._last_line = time.monotonic()
 
+    def wait_for(self, state: State, line: str | None) -> None:
+        """Show what is waited for beside the steps; None ends that."""
+        with self._lock:
+            self._waits_for = line
+            if self._live is None:
+                self._waits(line)
+            elif line is not None:
+                self.update(state)
+
     def update(self, state: State) -> None:
+        with self._lock:
+            self._update(state)
+
+    def _update(self, state: State) -> None:
         for line in self._new("set aside", state.set_aside):
             self._say(f"sick worker: {line}")
         for failure in self._new("failed", state.causes):
@@ -75,9 +106,10 @@ class Display:
         return new
 
     def stop(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        with self._lock:
+            if self._live is not None:
+                self._live.stop()
+                self._live = None
 
     def _line(self, state: State) -> str:
         finished = len(state.cached) + len(state.done)
@@ -88,7 +120,8 @@ class Display:
         )
 
     def _table(self, state: State) -> Group:
-        return Group(counts_table(state.counts(), self.title), Text(self._line(state)))
+        waits_for = [] if self._waits_for is None else [Text(printable(self._waits_for))]
+        return Group(counts_table(state.counts(), self.title), Text(self._line(state)), *waits_for)
 
 
 def counts_table(counts: dict[str, dict[str, int]], title: str) -> Table:

@@ -19,6 +19,7 @@ class Layout:
         audits: what ``audit`` found of each variant, a file each.
         lock: who drives the folder now; there while a driver runs.
         tracked: which cells are in which MLflow store already, so that a cached rerun need not look.
+        heartbeat: the MLflow writer's last sign of life; there while one writes.
         experiment: the MLflow experiment; one per grid.
         tuning_experiment: the one that has a run for every trial.
         audit_experiment: the one that has a run for every method of an audit.
@@ -36,6 +37,7 @@ class Layout:
         self.lock: Path = out / "driver.lock"
         self.plan: Path = out / "plan.jsonl"
         self.tracked: Path = out / "tracked.json"
+        self.heartbeat: Path = out / "mlflow-writer.json"
         self.tracking_log: Path = self.failures / "mlflow.txt"
         self.mlflow_artifacts: Path = out / "mlartifacts"
         self.experiment: str = f"unlearn-{out.resolve().name}"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from unlearn_core.records import without_nonfinite
 from unlearn_core.writing import write_atomically
 from workflows.layout import Layout, read_json
 from workflows.tracking_queue import Parcel, TrackingQueue
+from workflows.tracking_watch import Tell, telling
 
 if TYPE_CHECKING:
     from tasks.ray_backend import RayActor
@@ -49,6 +51,8 @@ class Recorder:
         self.behind: bool = False
         """Whether MLflow lacks something at the end."""
         self._queue: TrackingQueue = TrackingQueue(self._open_writer, layout.tracking_log)
+        self.place: str = re.sub(r"(://[^/:@]*):[^/@]*@", r"\1:...@", self.uri)
+        """The tracking URI for people: a password stays out of logs."""
         self._starting: Future[LocalActor | RayActor] | None = None
         self._on_ray: bool = False
         self._tree: TreeWriter = TreeWriter(layout.results)
@@ -78,12 +82,25 @@ class Recorder:
 
     def record(self, cells: Iterable[Step]) -> None:
         """Put cells whose audit is in the store into the tree and, unless they are there already, into MLflow."""
+        self._record(self._stored(cells))
+
+    def record_all(self, cells: Iterable[Step]) -> None:
+        """The same for all cells of a grid of which nothing is left to compute."""
+        self.record_stored(self._stored(cells))
+
+    def record_stored(self, cells: Sequence[StoredCell]) -> None:
+        """The same, of cells that were found in the store."""
+        self._queue.announce(_count_runs(cell for cell in cells if cell[0] not in self.tracked))
+        with self._queue.blocking():
+            self._record(cells)
+
+    def _stored(self, cells: Iterable[Step]) -> list[StoredCell]:
         steps = list(cells)
         for step in steps:
             self.store.await_result(step)
-        self.record_stored([(step.id, self.store.path(step), step.identity) for step in steps])
+        return [(step.id, self.store.path(step), step.identity) for step in steps]
 
-    def record_stored(self, cells: Sequence[StoredCell]) -> None:
+    def _record(self, cells: Sequence[StoredCell]) -> None:
         """File by file and variant by variant, so that memory holds one file's cells and not those of a whole grid."""
         by_file: dict[Path, dict[Place, list[StoredCell]]] = {}
         for cell in cells:
@@ -114,6 +131,13 @@ class Recorder:
             if self.track and step_id not in self.tracked:
                 self._unsent[place][step_id] = (step_id, directory, identity)
 
+    @contextlib.contextmanager
+    def telling(self, tell: Tell) -> Iterator[None]:
+        """Have someone told, while the block runs, what is waited for if MLflow keeps the driver waiting or falls behind."""
+        watch = telling(self._queue, self.layout.heartbeat, self.place, tell)
+        with watch if self.track else contextlib.nullcontext():
+            yield
+
     def write_due(self) -> None:
         """Write what has waited long enough into the tree."""
         self._tree.write_due()
@@ -131,6 +155,7 @@ class Recorder:
         for place in list(self._unsent):
             self._send(place)
         done = self._queue.finish({"log_grid": [self.layout.results]})
+        self.layout.heartbeat.unlink(missing_ok=True)
         if done is None:
             return "MLflow: nothing new" if self.track else "MLflow: not tracked"
         known = _known_cells(self.layout)
@@ -150,8 +175,7 @@ class Recorder:
         )
 
     def _catch_up(self) -> str:
-        shown = re.sub(r"(://[^/:@]*):[^/@]*@", r"\1:...@", self.uri)  # a password stays out of logs
-        where = "" if self.uri == default_tracking_uri(self.layout.out) else f" --tracking-uri {shown}"
+        where = "" if self.uri == default_tracking_uri(self.layout.out) else f" --tracking-uri {self.place}"
         return f"unlearn sync --out {self.layout.out}{where}"
 
     def _send(self, place: Place) -> None:
@@ -163,7 +187,7 @@ class Recorder:
             stored = [_tracked_cell(folder, identity) for _, folder, identity in cells.values()]
             return TrackedVariant(*place, self._tree.entries(*place), stored)
 
-        self._queue.add(Parcel(frozenset(cells), load))
+        self._queue.add(Parcel(frozenset(cells), load, _count_runs(cells.values())))
 
     def _open_writer(self) -> LocalActor | RayActor:
         """The one that was started ahead; another one if that failed, or died."""
@@ -173,7 +197,13 @@ class Recorder:
     def _start_tracker(self) -> LocalActor | RayActor:
         from tracking.mlflow_tracker import MlflowTracker
 
-        arguments = (self.uri, self.layout.experiment, _artifacts(self.layout, self.uri))
+        self.layout.heartbeat.unlink(missing_ok=True)  # of another writer
+        arguments = (
+            self.uri,
+            self.layout.experiment,
+            _artifacts(self.layout, self.uri),
+            self.layout.heartbeat.absolute(),
+        )
         if not self._on_ray:
             return LocalActor(MlflowTracker, *arguments)
         from tasks.ray_backend import RayActor
@@ -207,10 +237,10 @@ def _artifacts(layout: Layout, uri: str) -> Path | None:
     return None if uri.startswith(("http://", "https://")) else layout.mlflow_artifacts
 
 
-def sync(layout: Layout, tracking_uri: str | None) -> tuple[int, str, bool]:
+def sync(layout: Layout, tracking_uri: str | None, tell: Tell) -> tuple[int, str, bool]:
     """Make the results tree and MLflow again from the store alone; how many cells, what the writer did, whether all.
 
-    If a cell was run twice, the later run counts.
+    If a cell was run twice, the later run counts. ``tell`` is told what is waited for.
     """
     recorder = Recorder(layout, tracking_uri)
     recorder.tracked = set()
@@ -218,8 +248,9 @@ def sync(layout: Layout, tracking_uri: str | None) -> tuple[int, str, bool]:
     for directory, done in sorted(recorder.store.records(Kind.AUDIT), key=lambda record: record[1]["finished"]):
         config = done["identity"]["config"]
         latest[_place(config), config["seed"]] = (directory.name, directory, done["identity"])
-    recorder.record_stored(list(latest.values()))
-    said = recorder.finish()
+    with recorder.telling(tell):
+        recorder.record_stored(list(latest.values()))
+        said = recorder.finish()
     if (report := layout.out / "report").is_dir() and latest and not recorder.behind:
         said = f"{said}\n{log_report(layout, tracking_uri, report)}"
     return len(latest), said, not recorder.behind
@@ -289,13 +320,22 @@ def _place(config: Mapping[str, Any]) -> Place:
     return Variant(config["dataset"], config["arch"], Scenario(config["scenario"]), config["key"]), config["backbone"]
 
 
+def _rows(identity: Mapping[str, Any]) -> dict[str, str]:
+    """The rows of a cell, each of which is a run in MLflow, and the steps that they come from."""
+    return {row: step_id for row, step_id in identity["needs"].items() if row not in ("features", "images")}
+
+
+def _count_runs(cells: Iterable[StoredCell]) -> int:
+    return sum(len(_rows(identity)) for _, _, identity in cells)
+
+
 def _tracked_cell(directory: Path, identity: dict[str, Any]) -> TrackedCell:
-    config, needs = identity["config"], identity["needs"]
+    config = identity["config"]
     return TrackedCell(
         variant=_place(config)[0],
         seed=config["seed"],
         entry=json.loads((directory / ENTRY).read_text()),
-        step_ids={row: needs[row] for row in needs if row not in ("features", "images")},
+        step_ids=_rows(identity),
         dataset_fingerprint=config["fingerprint"],
         settings=config["settings"],
     )

@@ -73,10 +73,20 @@ def run_plan(
     state = State(steps, *find_cached(steps, store))
     recorder.expect(step for step in targets if step.kind is Kind.AUDIT)
     display.start(state)
+    status = Status(layout, state)
+
+    def tell(waits_for: str | None) -> None:
+        display.wait_for(state, waits_for)
+        if status.waits_for != waits_for:
+            status.waits_for = waits_for
+            with contextlib.suppress(OSError):  # a full disk ends the run where results are written, not here
+                status.write()
+
     with contextlib.ExitStack() as stack:
         stack.callback(recorder.write_tree)
         stack.callback(display.stop)
-        stack.push(lambda kind, *_: _write_last_status(layout, state, failed=kind is not None))
+        stack.push(lambda kind, *_: status.write_last(failed=kind is not None))
+        stack.enter_context(recorder.telling(tell))
         if state.left:
             backend = (workers or stack.enter_context(Workers(layout.store, machine))).backend()
             if not machine.local:
@@ -87,10 +97,10 @@ def run_plan(
                 state,
                 backend,
                 on_done=lambda step: recorder.record([step]) if step.kind is Kind.AUDIT else None,
-                on_change=lambda current: _on_change(layout, current, display, recorder),
+                on_change=lambda current: _on_change(status, display, recorder),
             )
         else:
-            recorder.record([step for step in targets if step.kind is Kind.AUDIT])
+            recorder.record_all([step for step in targets if step.kind is Kind.AUDIT])
         tracking = recorder.finish()
     _write_failures(layout, state)
     return Outcome(state, time.perf_counter() - started, tracking, recorder.behind)
@@ -139,43 +149,56 @@ def save_plan(layout: Layout, steps: Sequence[Step]) -> None:
 
 SHOWN = 100
 """Failures that the status names, which is written every second; all of them are in the log and in ``failures``."""
-_last_status: dict[Path, float] = {}
 
 
-def _on_change(layout: Layout, state: State, display: Display, recorder: Recorder) -> None:
-    display.update(state)
+class Status:
+    """What ``unlearn status`` shows of a run, in a file. Two threads may write it; each replaces it as a whole."""
+
+    def __init__(self, layout: Layout, state: State) -> None:
+        self._file: Path = layout.status
+        self.state: State = state
+        self._last: float = 0.0
+        self.waits_for: str | None = None
+        """What MLflow keeps the run waiting for, if it does."""
+
+    def write_due(self) -> None:
+        if time.monotonic() - self._last >= 1.0:
+            self.write()
+
+    def write_last(self, failed: bool) -> None:
+        """What ended the run is what is told: if that is a full disk, the status cannot be written either."""
+        try:
+            self.waits_for = None
+            self.write(finished=True)
+        except OSError:
+            if not failed:
+                raise
+
+    def write(self, finished: bool = False) -> None:
+        self._last = time.monotonic()
+        state = self.state
+        status = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "started": state.started,
+            "first_job": state.first_job,
+            "updated": time.time(),
+            "finished": finished,
+            "counts": state.counts(),
+            "left": state.left,
+            "running": [] if finished else [str(step) for step in list(state.running.values())],
+            "waits_for": self.waits_for,
+            "set_aside": state.set_aside,
+            "n_failures": len(state.causes),
+            "failures": [{"step": str(failure.step), "reason": failure.reason} for failure in state.causes[:SHOWN]],
+        }
+        write_atomically(self._file, json.dumps(status, indent=1))
+
+
+def _on_change(status: Status, display: Display, recorder: Recorder) -> None:
+    display.update(status.state)
     recorder.write_due()
-    now = time.monotonic()
-    if now - _last_status.get(layout.status, 0.0) >= 1.0:
-        _last_status[layout.status] = now
-        _write_status(layout, state, finished=False)
-
-
-def _write_last_status(layout: Layout, state: State, failed: bool) -> None:
-    """What ended the run is what is told: if that is a full disk, the status cannot be written either."""
-    try:
-        _write_status(layout, state, finished=True)
-    except OSError:
-        if not failed:
-            raise
-
-
-def _write_status(layout: Layout, state: State, finished: bool) -> None:
-    status = {
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "started": state.started,
-        "first_job": state.first_job,
-        "updated": time.time(),
-        "finished": finished,
-        "counts": state.counts(),
-        "left": state.left,
-        "running": [] if finished else [str(step) for step in state.running.values()],
-        "set_aside": state.set_aside,
-        "n_failures": len(state.causes),
-        "failures": [{"step": str(failure.step), "reason": failure.reason} for failure in state.causes[:SHOWN]],
-    }
-    write_atomically(layout.status, json.dumps(status, indent=1))
+    status.write_due()
 
 
 def _write_failures(layout: Layout, state: State) -> None:

@@ -6,9 +6,10 @@ the runs that MLflow has by then are found by their tags. What is still missing 
 
 from __future__ import annotations
 
+import contextlib
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -47,6 +48,8 @@ class Parcel:
 
     step_ids: frozenset[str]
     load: Callable[[], TrackedVariant]
+    n_runs: int
+    """Rows of those cells: each is a run."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,29 @@ class Tracked:
     trouble: str | None = None
 
 
+@dataclass(frozen=True)
+class Standing:
+    """What is on its way just now. Moments are of the monotonic clock.
+
+    Attributes:
+        n_runs: all that were ever to be written.
+        settled_before: those of them that MLflow had when the present writer began.
+        asked: since when a writer has had something to do; None if it has nothing.
+        blocked: since when the driver itself waits for it; None if it does not.
+        trouble: why the last try failed; None if it did not.
+        retry_in: seconds until the next one.
+    """
+
+    n_runs: int
+    settled_before: int
+    asked: float | None
+    blocked: float | None
+    trouble: str | None
+    retry_in: float
+
+
 class TrackingQueue:
-    """Parcels in, confirmed step ids out."""
+    """Parcels in, confirmed step ids out. One thread adds and finishes; another may ask for the standing."""
 
     def __init__(self, open_writer: Callable[[], Writer], log: Path) -> None:
         self._open: Callable[[], Writer] = open_writer
@@ -70,27 +94,61 @@ class TrackingQueue:
         self._sent: list[tuple[Parcel, Answer]] = []
         self._trouble: str | None = None
         self._retry_at: float = 0.0
+        self._announced: int = 0
+        self._added: int = 0
+        self._settled: int = 0
+        self._settled_before: int = 0
+        self._asked: float | None = None
+        self._blocked: float | None = None
         self.confirmed: set[str] = set()
+
+    def announce(self, n_runs: int) -> None:
+        """So many runs will come, where that is known before they do."""
+        self._announced = n_runs
 
     def add(self, parcel: Parcel) -> None:
         self._waiting.append(parcel)
+        self._added += parcel.n_runs
         self.pump()
+
+    def standing(self) -> Standing:
+        retry_in = max(0.0, self._retry_at - time.monotonic())
+        n_runs = max(self._announced, self._added)
+        return Standing(n_runs, self._settled_before, self._asked, self._blocked, self._trouble, retry_in)
+
+    @contextlib.contextmanager
+    def blocking(self) -> Iterator[None]:
+        """While the driver does nothing but see to MLflow."""
+        outer = self._blocked
+        self._blocked = outer or time.monotonic()
+        self._asked = self._asked or self._blocked
+        try:
+            yield
+        finally:
+            self._blocked = outer
+            if outer is None and not self._sent:
+                self._asked = None
 
     def pump(self) -> None:
         """Take what answers there are, and send what there is room for; waits for nothing but a writer in this process."""
         if self._trouble is not None and time.monotonic() < self._retry_at:
             return
-        try:
-            while self._sent and self._sent[0][1].ready():
-                self._confirm()
-            self._send(BACKLOG)
-        except Exception as error:  # MLflow's trouble, whatever it is, must not stop computing
-            self._fall_behind(error)
+        with self.blocking():
+            try:
+                while self._sent and self._sent[0][1].ready():
+                    self._confirm()
+                self._send(BACKLOG)
+            except Exception as error:  # MLflow's trouble, whatever it is, must not stop computing
+                self._fall_behind(error)
 
     def finish(self, last: Mapping[str, Iterable[Any]]) -> Tracked | None:
         """Send all and wait for it; ``last`` are calls for the end. None if there was nothing to send."""
         if not (self._waiting or self._sent or self._writer or self._trouble):
             return None
+        with self.blocking():
+            return self._finish(last)
+
+    def _finish(self, last: Mapping[str, Iterable[Any]]) -> Tracked:
         started = time.perf_counter()
         tries = 2 if self._trouble is None else 1
         for _ in range(tries):
@@ -98,7 +156,7 @@ class TrackingQueue:
                 while self._waiting or self._sent:
                     self._send(BACKLOG)
                     self._confirm()
-                writer = self._writer = self._writer or self._open()
+                writer = self._opened()
                 for method, arguments in last.items():
                     writer.call(method, *arguments).get(ANSWER_SECONDS)
                 report: TrackerReport = writer.call("report").get(ANSWER_SECONDS)
@@ -112,17 +170,22 @@ class TrackingQueue:
 
     def _send(self, room: int) -> None:
         while self._waiting and len(self._sent) < room:
-            if self._writer is None:
-                self._writer = self._open()
-            parcel = self._waiting[0]
-            self._sent.append((parcel, self._writer.call("log_variant", parcel.load())))
+            writer, parcel = self._opened(), self._waiting[0]
+            self._sent.append((parcel, writer.call("log_variant", parcel.load())))
             self._waiting.pop(0)
+
+    def _opened(self) -> Writer:
+        if self._writer is None:
+            self._settled_before = self._settled
+            self._writer = self._open()
+        return self._writer
 
     def _confirm(self) -> None:
         parcel, answer = self._sent[0]
         answer.get(ANSWER_SECONDS)
         self._sent.pop(0)
         self.confirmed |= parcel.step_ids
+        self._settled += parcel.n_runs
         self._trouble = None
 
     def _fall_behind(self, error: Exception) -> None:

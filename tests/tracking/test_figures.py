@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,11 +18,13 @@ from tracking.entries import Entry
 from tracking.figures import write_evolution, write_figures
 from tracking.figures.catalogue import representatives
 from tracking.figures.evolution import evolution_curves, evolution_figure
+from tracking.figures.front import front_figure
 from tracking.figures.heatmap import heat_map, write_heat_map
 from tracking.figures.illustrations import write_regions, write_weights
 from tracking.figures.queries import ERROR_RATES, query_curves, write_queries
 from tracking.figures.shift import shift_panel
-from tracking.figures.style import FigureFile, look_of
+from tracking.figures.style import FigureFile, look_of, styled
+from tracking.front import trajectories
 from tracking.tree import TreeVariant
 from unlearn_core import methods
 from unlearn_core.audit.stein import min_queries
@@ -159,6 +162,31 @@ def test_the_same_tree_gives_the_same_bytes_whatever_the_users_settings(figures,
     for name, file in figures.items():
         assert file.svg.read_bytes() == again[name].svg.read_bytes()
         assert file.png.read_bytes() == again[name].png.read_bytes()
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-5, 1e4])
+@pytest.mark.parametrize("names", [["ft"], list(methods.names())], ids=["one method", "all methods"])
+def test_nothing_on_a_front_overlaps_or_leaves_the_page(names, scale):
+    """Its margins are set by hand: whatever the numbers are, and however many lines the legend has."""
+    rows = {name: method_row(name, [2.0 * scale, 0.03 * scale]) for name in names}
+    references = {name: reference_row(scale) for name in ("base", "retrain", "floor")}
+    variant = tree_variant(entries=[cell_entry(0, 5, 95, references | rows)])
+    found = trajectories(variant)
+    assert {one.method for one in found} == {*names}
+    with styled():
+        figure = front_figure(variant, found)
+        figure.draw_without_rendering()
+        renderer = figure.canvas.get_renderer()  # pyright: ignore[reportAttributeAccessIssue]  # an Agg canvas has one
+        panels = [box for axes in figure.axes if (box := axes.get_tightbbox(renderer)) is not None]
+        title = figure.texts[0].get_window_extent(renderer)
+        legend = figure.legends[0].get_window_extent(renderer)
+    boxes = [*panels, title, legend]
+    assert len(boxes) == 4
+    for box in boxes:
+        assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+        assert figure.bbox.y0 <= box.y0 < box.y1 <= figure.bbox.y1
+    for one, other in itertools.combinations(boxes, 2):
+        assert not one.overlaps(other)
 
 
 def test_no_two_methods_look_alike_in_grey():

@@ -19,8 +19,9 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, Metric, Run
 
+from tracking import heartbeat, mlflow_tracker
 from tracking.mlflow_tracker import MlflowTracker, links
-from tracking.mlflow_writers import ClientWriter, DatabaseWriter, NewRun, writer_for
+from tracking.mlflow_writers import ClientWriter, DatabaseWriter, NewRun, Writer, writer_for
 from tracking.tracked import TrackedCell, TrackedVariant, TrackerReport, default_tracking_uri
 from tracking.tree_writer import write_entries
 from unlearn_core.errors import BadInput
@@ -513,3 +514,41 @@ def test_a_deleted_experiment_is_refused(track, uri):
     client.delete_experiment(experiment.experiment_id)
     with pytest.raises(BadInput, match="experiment 'grid' was deleted; restore it"):
         track()
+
+
+@pytest.mark.parametrize("kind", [ClientWriter, DatabaseWriter])
+def test_signs_of_life_count_the_runs_that_are_there(kind, uri, tmp_path, monkeypatch):
+    """All of them, whether they were written now or before: a server's one by one, a database's all at once."""
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.0)
+    beats: list[int] = []
+    monkeypatch.setattr(heartbeat, "write_atomically", lambda file, text: beats.append(json.loads(text)["settled"]))
+    monkeypatch.setattr(mlflow_tracker, "writer_for", lambda client, place: _writer(kind, client, place))
+    for expected in ({*range(11)} if kind is ClientWriter else {0, 10}, {0, 10}):
+        beats.clear()
+        tracker = MlflowTracker(uri, "grid", tmp_path / "artifacts", tmp_path / "beat.json")
+        assert beats, "it answered before anything was written"
+        assert not any(beats)
+        tracker.log_variant(variant(cell(42), cell(0)))
+        assert {*beats} == expected, "two seeds of five rows"
+        assert beats == sorted(beats)
+
+
+def _writer(kind: type, client: MlflowClient, place: str) -> Writer:
+    return ClientWriter(client, place) if kind is ClientWriter else writer_for(client, place)
+
+
+def test_a_sign_of_life_is_read_as_it_was_written_and_a_damaged_one_is_none(tmp_path):
+    file = tmp_path / "beat.json"
+    assert heartbeat.read_beat(file) is None
+    beat = heartbeat.Heartbeat(file)
+    beat.settled = 3
+    beat.answered()
+    found = heartbeat.read_beat(file)
+    assert found is not None
+    assert found.settled == 3
+    beat.settled = 4
+    beat.answered()
+    assert heartbeat.read_beat(file) == found, "not at every answer: a shared folder would not like that"
+    for content in ("", "[]", "{}", '{"answered": null, "settled": 1}'):
+        file.write_text(content)
+        assert heartbeat.read_beat(file) is None

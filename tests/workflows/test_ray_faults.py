@@ -140,6 +140,45 @@ def test_a_wait_for_what_is_lost_ends_within_its_block(fails):
             time.sleep(600)
 
 
+class SlowToGo:
+    """Its end takes long, as a logger's handlers' may while Ray starts: Python drops whatever is raised in it."""
+
+    def __init__(self, ended: list[str]) -> None:
+        self._ended: list[str] = ended
+
+    def __del__(self) -> None:
+        try:
+            time.sleep(20)
+        except KeyboardInterrupt:
+            self._ended.append("struck")
+            raise
+
+
+def test_an_interrupt_that_python_drops_is_sent_again_and_prints_nothing(capfd, recwarn):
+    ended: list[str] = []
+    with pytest.raises(BadInput, match=r"^no start \(it died\)$"), limited(600.0, "no start", lambda: "it died"):  # noqa: PT012
+        SlowToGo(ended)
+        ended.append("went on")
+        time.sleep(10)
+    assert ended == ["struck", "went on"], "the first interrupt was dropped, the second was not"
+    assert capfd.readouterr() == ("", "")
+    assert not recwarn.list, "nor was Python told to report it"
+
+
+def test_what_else_fails_in_a_finalizer_is_reported_as_ever(monkeypatch):
+    reported: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: reported.append(what.exc_type))
+
+    class Fails:
+        def __del__(self) -> None:
+            raise ZeroDivisionError
+
+    with limited(600.0, "no start"):
+        Fails()
+    Fails()
+    assert reported == [ZeroDivisionError, ZeroDivisionError]
+
+
 @pytest.mark.slow
 def test_a_forgotten_token_is_told(tmp_path, ray_environment):
     script = (

@@ -66,7 +66,7 @@ class Writer:
 
 def parcels(n: int) -> list[Parcel]:
     def parcel(name: str) -> Parcel:
-        return Parcel(frozenset({name}), lambda: name)  # pyright: ignore[reportArgumentType]  # the writer above takes names
+        return Parcel(frozenset({name}), lambda: name, 1)  # pyright: ignore[reportArgumentType]  # the writer above takes names
 
     return [parcel(f"variant {number}") for number in range(n)]
 

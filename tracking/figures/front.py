@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracking.entries import Spread, spread
-from tracking.figures.style import FigureFile, look_of, new_figure, save, styled
+from tracking.figures.style import FigureFile, log_axis, look_of, new_figure, save, styled
 from tracking.front import BUDGETS, KL_F, KL_T, SHORT, Trajectory, trajectories
 from tracking.tables.table import counted, listed
 from tracking.tree import TreeVariant, slug
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SHORT_LABEL, FLOOR_LABEL, BASE_LABEL = (
     f"{SHORT} (a retrain cut short)",
@@ -26,31 +27,45 @@ THIN = 1e-3
 """Of its mean, half the height of a band that has none of its own: a line."""
 
 
-def write_front(directory: Path, variant: TreeVariant) -> list[FigureFile]:
+WIDTH, HEIGHT = 9.6, 4.9
+LEFT, RIGHT, TOP, BOTTOM, BETWEEN = 0.75, 0.1, 0.62, 0.62, 0.6
+"""Inches around and between the panels; the legend's lines come on top."""
+LEGEND_COLUMNS, LEGEND_LINE = 7, 0.165
+
+
+def write_front(directory: Path, variant: TreeVariant, kinds: Sequence[str] = ("svg", "png")) -> list[FigureFile]:
     """The figure of one variant; nothing if no method has a cost."""
     found = [t for t in trajectories(variant) if any(_drawn(t, measure) for measure, _ in PANELS)]
     if not found:
         return []
     with styled():
-        figure = new_figure(9.6, 4.9)
-        for i, (measure, rows) in enumerate(PANELS):
-            axes = figure.add_subplot(1, 2, i + 1)
-            _draw(axes, variant, found, measure)
-            axes.set_title(f"on the {rows}")
-            axes.set_xlabel("cost, % of a retrain")
-            if i == 0:
-                axes.set_ylabel("KL(retrain ‖ model), nats")
-                entries = sorted(zip(*axes.get_legend_handles_labels(), strict=True), key=lambda e: _legend_order(e[1]))
-                figure.legend(
-                    *zip(*entries, strict=True),
-                    loc="outside lower center",
-                    ncols=7,
-                    handlelength=2.4,
-                    columnspacing=1.4,
-                )
-        figure.suptitle(f"{variant.name}: how close to a retrain, at what cost", fontsize=10.5)
+        figure = front_figure(variant, found)
         title = f"Closeness against cost: {variant.name}"
-        return [save(figure, directory, f"front_{slug(variant.name)}", title, _caption(variant, found))]
+        return [save(figure, directory, f"front_{slug(variant.name)}", title, _caption(variant, found), kinds)]
+
+
+def front_figure(variant: TreeVariant, found: Sequence[Trajectory]) -> Figure:
+    """Two panels, and below them a legend of as many lines as it needs."""
+    figure = new_figure(WIDTH, HEIGHT, by_hand=True)
+    panels = [figure.add_subplot(1, 2, i + 1) for i in range(len(PANELS))]
+    for axes, (measure, rows) in zip(panels, PANELS, strict=True):
+        _draw(axes, variant, found, measure)
+        axes.set_title(f"on the {rows}")
+        axes.set_xlabel("cost, % of a retrain")
+    panels[0].set_ylabel("KL(retrain ‖ model), nats")
+    entries = sorted(zip(*panels[0].get_legend_handles_labels(), strict=True), key=lambda e: _legend_order(e[1]))
+    figure.legend(
+        *zip(*entries, strict=True), loc="lower center", ncols=LEGEND_COLUMNS, handlelength=2.4, columnspacing=1.4
+    )
+    figure.subplots_adjust(
+        left=LEFT / WIDTH,
+        right=1 - RIGHT / WIDTH,
+        top=1 - TOP / HEIGHT,
+        bottom=(BOTTOM + LEGEND_LINE * -(-len(entries) // LEGEND_COLUMNS)) / HEIGHT,
+        wspace=2 * BETWEEN / (WIDTH - LEFT - RIGHT - BETWEEN),
+    )
+    figure.suptitle(f"{variant.name}: how close to a retrain, at what cost", fontsize=10.5)
+    return figure
 
 
 def _legend_order(label: str) -> int:
@@ -68,9 +83,9 @@ def _drawn(trajectory: Trajectory, measure: str) -> list[tuple[float, float]]:
 
 
 def _draw(axes: Axes, variant: TreeVariant, found: Sequence[Trajectory], measure: str) -> None:
-    from matplotlib.ticker import FuncFormatter
-
     axes.set(xscale="log", yscale="log")
+    for axis in (axes.xaxis, axes.yaxis):
+        log_axis(axis)
     floor, base = (_reference(variant, name, measure) for name in ("floor", "base"))
     if floor:
         # with one seed the band would have no height, and a log axis needs some; nor has it an end at or below zero
@@ -85,7 +100,6 @@ def _draw(axes: Axes, variant: TreeVariant, found: Sequence[Trajectory], measure
             _draw_method(axes, trajectory.method, points)
     for budget in BUDGETS:
         axes.axvline(100 * budget, color="0.92", linewidth=0.8, zorder=-1)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.tick_params(which="both", top=False, right=False)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

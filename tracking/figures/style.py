@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from tracking.tables.table import counted
 from unlearn_core import methods
 
 if TYPE_CHECKING:
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from matplotlib.typing import RcKeyType
 
@@ -148,20 +149,37 @@ def height_beside_legend(lines: int) -> float:
     return max(4.4, 0.2 * (lines + 2))
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of so many inches that no window system knows of."""
+def new_figure(width: float, height: float, by_hand: bool = False) -> Figure:
+    """An empty figure of so many inches that no window system knows of.
+
+    Args:
+        by_hand: its caller sets the margins. Otherwise they are found by drawing it, which costs more than the figure.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout=None if by_hand else "constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
-def save(figure: Figure, directory: Path, name: str, title: str, caption: str) -> FigureFile:
-    """Write ``name.svg`` and ``name.png``."""
+def log_axis(axis: Axis) -> None:
+    """Plain numbers, and ticks at 1, 2 and 5: drawing a tick takes as long as a curve, and a power of ten still longer."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def save(
+    figure: Figure, directory: Path, name: str, title: str, caption: str, kinds: Sequence[str] = ("svg", "png")
+) -> FigureFile:
+    """Write ``name.svg`` and ``name.png``, or only one of them."""
     directory.mkdir(parents=True, exist_ok=True)
     file = FigureFile(name, title, caption, directory / f"{name}.svg", directory / f"{name}.png")
-    figure.savefig(file.svg, metadata={"Date": None})
-    figure.savefig(file.png, dpi=PNG_DPI)
+    if "svg" in kinds:
+        figure.savefig(file.svg, metadata={"Date": None})
+    if "png" in kinds:
+        figure.savefig(file.png, dpi=PNG_DPI)
     return file

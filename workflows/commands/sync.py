@@ -14,7 +14,7 @@ from rich.console import Console
 
 from unlearn_core.errors import BadInput
 from workflows.commands import options
-from workflows.display import speaker
+from workflows.display import Periodically, speaker
 from workflows.layout import Layout
 
 
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         raise BadInput(f"{layout.out} has no step store; give the --out of a run")
     say = speaker(console)
     with driving(arguments, console):
-        n_cells, tracking, whole = results.sync(layout, arguments.tracking_uri)
+        n_cells, tracking, whole = results.sync(layout, arguments.tracking_uri, Periodically(say))
         say(f"{n_cells} cells from {layout.store}")
         say(tracking)
         if not whole:
