@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unlearn_core import crossfit
+from unlearn_core import crossfit, fold_networks
 from unlearn_core.edits import newton, ssd
 from unlearn_core.grid import HIDDEN_LAYERS, HIDDEN_WIDTH
 from unlearn_core.proxies import probe, statistics
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Arrays = Mapping[str, NDArray]
 
 MOMENTS, PROBE, CROSSFIT, CURVATURE, IMPORTANCES = "moments", "probe", "crossfit", "curvature", "importances"
+FOLD_NETWORKS = "fold-networks"
 
 
 class Per(StrEnum):
@@ -80,6 +81,8 @@ class Preparation:
     constants: Any = None
     per: Per = Per.DATA
     pieces: Pieces | None = None
+    of_inputs: bool = False
+    """Computed from what networks read, and not from what proxies see: of images no base network is needed for it."""
 
 
 def _of_rows(compute: Callable[..., Any]) -> Callable[[Given, Any], Any]:
@@ -119,6 +122,13 @@ PREPARATIONS: Mapping[str, Preparation] = MappingProxyType(
             crossfit.CrossFitConstants(),
             Per.ARCHITECTURE,
             _FOLD_MODELS,
+        ),
+        FOLD_NETWORKS: Preparation(
+            fold_networks.train_fold_networks,
+            _fields_of(fold_networks.OutOfFold),
+            fold_networks.FoldNetworkConstants(),
+            Per.ARCHITECTURE,
+            of_inputs=True,
         ),
         CURVATURE: Preparation(newton.prepare, newton.load, newton.CurvatureConstants(), Per.NETWORK),
         IMPORTANCES: Preparation(ssd.prepare, ssd.load, ssd.ImportanceConstants(), Per.NETWORK),

@@ -11,6 +11,9 @@ a cut-short training lacks is steps: on the development subclass (mlp1, seed 100
 ``short-warm`` starts from shrunken base weights mixed with fresh ones (Ash and Adams, 2020), but for the outputs of a class
 that is forgotten, which are all fresh: close on classes and scattered rows, not on a group, which the shrunken weights
 remember.
+
+``short-same`` starts from the very weights that the base started from, and the retrain does. Who kept them, or the seed that
+they were drawn from, can; a request to somebody else's network cannot.
 """
 
 from dataclasses import replace
@@ -43,3 +46,5 @@ WARM = replace(
     averaging=None,
     record_at=(0.25, 0.5, 1.0, 2.0),
 )
+
+SAME = replace(SHORT, start=Start.INITIAL)
