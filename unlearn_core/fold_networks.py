@@ -74,7 +74,7 @@ def train_fold_networks(given: Given, constants: FoldNetworkConstants) -> OutOfF
         unseen = folds == fold if given.removed is None else (folds == fold) | given.removed
         stream = f"{STREAM}/{fold}"
         generator = torch.Generator().manual_seed(derive_seed(constants.seed, stream, "weights"))
-        net = fresh_network(given.arch, rows.inputs, n_classes, [generator])
+        net = fresh_network(given.arch, rows.inputs, n_classes, [generator], given.pretrained)
         lesson = Member(constants.seed, stream, rows.label_tensor, torch.from_numpy(unseen))
         train(net, rows.inputs, [lesson], constants.recipe, optimization_of(constants.recipe, given.arch))
         own = torch.from_numpy(np.flatnonzero(folds == fold)).to(rows.inputs.device)

@@ -21,7 +21,7 @@ from unlearn_core.grid import HIDDEN_LAYERS, HIDDEN_WIDTH
 from unlearn_core.proxies import probe, statistics
 
 if TYPE_CHECKING:
-    from unlearn_core.nets.stack import NetworkStack
+    from unlearn_core.nets.stack import NetworkStack, State
     from unlearn_core.problem import Problem
 
 Arrays = Mapping[str, NDArray]
@@ -50,6 +50,8 @@ class Given:
     removed: NDArray[np.bool_] | None = None
     """(N,) True for rows that earlier requests removed: no fold model and no curvature may see them. Statistics hold them,
     because who uses these subtracts the records himself."""
+    pretrained: State | None = None
+    """What the body of a network that is trained anew starts from, if it is not drawn."""
 
     @property
     def hidden(self) -> tuple[int, ...]:
@@ -82,7 +84,7 @@ class Preparation:
     per: Per = Per.DATA
     pieces: Pieces | None = None
     of_inputs: bool = False
-    """Computed from what networks read, and not from what proxies see: of images no base network is needed for it."""
+    """It trains networks on what networks read; of images, where proxies see a layer, no base network is needed for it."""
 
 
 def _of_rows(compute: Callable[..., Any]) -> Callable[[Given, Any], Any]:

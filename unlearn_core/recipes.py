@@ -216,14 +216,10 @@ SMALL_RESNET_TRAINING = Optimization(lr=3e-3, batch_size=128, decay=0.9)
 SMALL_RESNET_UNLEARNING = Optimization(lr=3e-4, batch_size=128, decay=0.95)
 SMALL_RESNET_EPOCHS = 25
 
-_TRAINING = {RESNET: RESNET_TRAINING, SMALL_RESNET: SMALL_RESNET_TRAINING}
-_UNLEARNING = {RESNET: RESNET_UNLEARNING, SMALL_RESNET: SMALL_RESNET_UNLEARNING}
-_EPOCHS = {RESNET: RESNET_EPOCHS, SMALL_RESNET: SMALL_RESNET_EPOCHS}
-
 
 def training_epochs(arch: str) -> int:
     """Of base, retrain and floor."""
-    return _EPOCHS.get(arch, HEAD_EPOCHS)
+    return {RESNET: RESNET_EPOCHS, SMALL_RESNET: SMALL_RESNET_EPOCHS}.get(arch, HEAD_EPOCHS)
 
 
 def training_recipe(visit: Visit, epochs: int) -> Recipe:
@@ -240,12 +236,12 @@ def optimization_of(recipe: Recipe, arch: str) -> Optimization:
 
 
 def training_optimization(arch: str) -> Optimization:
-    return _TRAINING.get(arch, HEAD_TRAINING)
+    return {RESNET: RESNET_TRAINING, SMALL_RESNET: SMALL_RESNET_TRAINING}.get(arch, HEAD_TRAINING)
 
 
 def unlearning_optimization(arch: str) -> Optimization:
     """How weights move in every iterative method that says nothing else: the training's own, decaying."""
-    return _UNLEARNING.get(arch, HEAD_UNLEARNING)
+    return {RESNET: RESNET_UNLEARNING, SMALL_RESNET: SMALL_RESNET_UNLEARNING}.get(arch, HEAD_UNLEARNING)
 
 
 def training_config(arch: str, role: str, epochs: int) -> dict[str, Any]:

@@ -76,7 +76,8 @@ class Reference:
             return None, 0.0
         of_network = PREPARATIONS[name].per is Per.NETWORK
         kept = self.of_networks[member] if of_network else self.problem.prepared
-        value = kept.get(name, Given(self.problem, self.arch, self.base.net if of_network else None, member))
+        net = self.base.net if of_network else None
+        value = kept.get(name, Given(self.problem, self.arch, net, member, pretrained=self.pretrained))
         if name == PROBE:
             _ = self.problem.probe_inputs
         return value, kept.seconds[kept_as(name, self.arch)]

@@ -122,7 +122,7 @@ def _unlearn_step(
     return Step(
         Kind.UNLEARN,
         {**cell, "method": method, **run.config(), **(source.training if fresh else {})},
-        needs | _needs_of_method(method, needs, seen, cell),
+        needs | _needs_of_method(source, method, needs, seen, cell),
         hints=source.hints | size if fresh else size,
         alone=source.sketch is not None,
     )
@@ -141,7 +141,7 @@ def _seen_by_proxies(source: Source, data: dict[str, Step], base: Step, network:
 
 
 def _needs_of_method(
-    method: str, needs: dict[str, Step], seen: dict[str, Step], cell: Mapping[str, Any]
+    source: Source, method: str, needs: dict[str, Step], seen: dict[str, Step], cell: Mapping[str, Any]
 ) -> dict[str, Step]:
     """What a proxy sees, and what was prepared before any request came; a baseline needs neither."""
     line = methods.find(method)
@@ -150,12 +150,15 @@ def _needs_of_method(
     data = {role: step for role, step in needs.items() if role in ("features", "images")}
     found = {} if line.family is Family.EDIT else dict(seen)
     for name in methods.prepared_for(method):
-        config = {"space": cell["space"], **prepared_config(name, cell["arch"])}
-        of = {} if PREPARATIONS[name].of_inputs else seen
-        if PREPARATIONS[name].per is Per.NETWORK:
-            numbers = {name: cell[name] for name in ("seed", "precision") if name in cell}
+        how, config = PREPARATIONS[name], {"space": cell["space"], **prepared_config(name, cell["arch"])}
+        numbers = {name: cell[name] for name in ("seed", "precision") if name in cell}
+        of, hints = seen, {}
+        if how.per is Per.NETWORK:
             config, of = config | numbers, {"base": needs["base"]}
-        found[name] = Step(Kind.PREPARED, config, data | of)
+        elif how.of_inputs:  # it trains networks as the base was trained, of no seed of the grid's
+            del numbers["seed"]
+            config, of, hints = config | numbers | source.training, {}, source.hints
+        found[name] = Step(Kind.PREPARED, config, data | of, hints)
     return found
 
 

@@ -56,7 +56,7 @@ def compute_prepared(steps: Sequence[Step], store: Store, cache: Cache) -> list[
         base = step.needs.get("base")
         net = None if base is None else _trained([base], store, cache, problem).net
         kept = problem.prepared if net is None else Kept()
-        value = kept.get(name, Given(problem, arch, net))
+        value = kept.get(name, Given(problem, arch, net, pretrained=_pretrained(step, cache)))
 
         def write(directory: Path) -> None:
             write_json(directory / RECORD, {"seconds": kept.seconds[kept_as(name, arch)]})
