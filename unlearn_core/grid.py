@@ -22,7 +22,8 @@ SMALL_CHANNELS = (16, 32, 64)
 """Of the three stages of ``SMALL_RESNET``."""
 SMALL_SIZE = 32
 """The side of the images that it sees."""
-ARCHITECTURES: tuple[str, ...] = (*HEADS, *RESNETS)
+PAPER_ARCHITECTURES: tuple[str, ...] = (*HEADS, RESNET)
+ARCHITECTURES: tuple[str, ...] = (*PAPER_ARCHITECTURES, SMALL_RESNET)
 
 
 class Scenario(StrEnum):
