@@ -1,7 +1,8 @@
 """``newton-last``: a Newton step on the last layers alone, with the layers below as they are.
 
-Of a network that was trained end to end the last layer is linear in features, and its curvature is nearly exact; below, the
-factors are not, and a step in all layers may do more harm than good. What the features remember of the records stays.
+Of a network that was trained end to end the last layer is linear in features, and its curvature is nearly exact. Below, the
+factors are not, and a step goes astray: with the last block it is farther from the retrain than the base, with all layers
+farther still (docs/records/deep_development.csv). What the features remember of the records stays.
 """
 
 from __future__ import annotations
@@ -19,8 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NewtonLastConstants(newton.NewtonConstants):
-    """The numbers of a step (``NewtonConstants``), and how many layers with weights it moves, counted from the last."""
+    """The numbers of a step (``NewtonConstants``), set on those requests, and how many layers it moves, from the last.
 
+    Records look like retained rows of their class to the last layer, and what moves those moves these: ``newton``'s bound on
+    what may be spilled would allow for no step at all.
+    """
+
+    damping: float = 1e-4
+    most_spilled: float = 1.0
     layers: int = 1
 
 
