@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tracking.entries import mean_over_seeds, ratio
 from tracking.front import CUT_SHORT, MEASURES, Trajectory, interpolated, short_at, trajectories
 from tracking.tree import TreeVariant
-from unlearn_core.grid import Scenario
+from unlearn_core.grid import RESNETS, Scenario
 from unlearn_core.recipes import training_epochs, training_optimization
 from unlearn_core.request_kind import RequestKind
 from unlearn_core.within_budget import (
@@ -67,7 +67,8 @@ def auto_choice(variant: TreeVariant, budget: float) -> BudgetChoice:
     )
     arch, n_retained = variant.variant.arch, min(entry["n_retain"] for entry in entries)
     least = least_warm_cost(n_retained, training_epochs(arch), training_optimization(arch).batch_size)
-    choice = choose_within(KINDS[variant.variant.scenario], arch == LINEAR, budget, step, taught, least)
+    kind, deep = KINDS[variant.variant.scenario], arch in RESNETS
+    choice = choose_within(kind, arch == LINEAR, budget, step, taught, least, deep)
     if choice is None:
         raise ValueError(f"{variant.name} is of no kind")
     return choice

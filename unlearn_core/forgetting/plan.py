@@ -18,6 +18,7 @@ from unlearn_core.eta import EtaSearch
 from unlearn_core.finalize import LogitProcessor
 from unlearn_core.forgetting.judgement import LEAST_KL
 from unlearn_core.forgetting.subject import Subject
+from unlearn_core.grid import RESNETS
 from unlearn_core.methods import Family, ProxySettings, Scope
 from unlearn_core.proxies.covariance import Shrinkage
 from unlearn_core.proxies.request import ForgetRequest
@@ -203,7 +204,8 @@ def make_plan(
     new = forget if new is None else new
     asked, why = settings.proxy, "asked for by name"
     if asked == AUTO and verdict is not None and settings.finalizer == "kl":
-        fitting = choose_within(verdict.kind, arch == LINEAR, settings.budget, step_cost, taught_cost, least_warm)
+        deep = arch in RESNETS
+        fitting = choose_within(verdict.kind, arch == LINEAR, settings.budget, step_cost, taught_cost, least_warm, deep)
         if fitting is not None and (fitting.method not in methods.cut_short() or can_train_anew):
             asked = fitting.method
             why = (
