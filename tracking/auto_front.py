@@ -13,7 +13,7 @@ from tracking.entries import mean_over_seeds, ratio
 from tracking.front import MEASURES, SHORT, Trajectory, interpolated, short_at, trajectories
 from tracking.tree import TreeVariant
 from unlearn_core import methods
-from unlearn_core.grid import Scenario
+from unlearn_core.grid import RESNETS, Scenario
 from unlearn_core.recipes import training_epochs, training_optimization
 from unlearn_core.request_kind import RequestKind
 from unlearn_core.within_budget import (
@@ -84,7 +84,8 @@ def auto_choice(variant: TreeVariant, budget: float) -> BudgetChoice:
     least = least_warm_cost(n_retained, training_epochs(arch), training_optimization(arch).batch_size)
     kept = [share for entry in entries if (share := entry.get("kept_answers")) is not None]
     known = sum(kept) / len(kept) if kept else None
-    choice = choose_within(KINDS[variant.variant.scenario], arch == LINEAR, budget, step, taught, least, known)
+    kind, deep = KINDS[variant.variant.scenario], arch in RESNETS
+    choice = choose_within(kind, arch == LINEAR, budget, step, taught, least, known, deep)
     if choice is None:
         raise ValueError(f"{variant.name} is of no kind")
     return choice

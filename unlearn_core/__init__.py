@@ -7,7 +7,7 @@ Where to look for a formula (labels are those of the paper):
 ``methods``              one table of all methods, and the settings of a run
 ``recipes``              training as data: what is hashed into step ids
 ``data``                 feature sets, images, backbones, and which rows are to be forgotten
-``nets``                 the networks: heads in stacks, ResNet-18, modules of one's own
+``nets``                 the networks: heads in stacks, ResNets, modules of one's own
 ``proxies``              P(y|x) and P_r(y|x); the paper's in closed form  [sec:lda2c]
 ``eta``                  h(eta), admissibility, eta_max              [par:normalization]
 ``problem``              the data behind a cell or a request, and what is prepared of it

@@ -14,8 +14,16 @@ HIDDEN_LAYERS = {"linear": 0, "mlp1": 1, "mlp2": 2}
 HEADS: tuple[str, ...] = tuple(HIDDEN_LAYERS)
 """Networks on frozen features."""
 RESNET = "resnet18"
-"""The network that is trained end to end on images."""
-ARCHITECTURES: tuple[str, ...] = (*HEADS, RESNET)
+"""The paper's network that is trained end to end on images."""
+SMALL_RESNET = "resnet8"
+"""One that fits a single core, from random weights; no part of the paper's grid."""
+RESNETS: tuple[str, ...] = (RESNET, SMALL_RESNET)
+SMALL_CHANNELS = (16, 32, 64)
+"""Of the three stages of ``SMALL_RESNET``."""
+SMALL_SIZE = 32
+"""The side of the images that it sees."""
+PAPER_ARCHITECTURES: tuple[str, ...] = (*HEADS, RESNET)
+ARCHITECTURES: tuple[str, ...] = (*PAPER_ARCHITECTURES, SMALL_RESNET)
 
 
 class Scenario(StrEnum):

@@ -19,11 +19,11 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from unlearn_core.baselines import bad_teacher, ft, ga, ga_ft, l1_sparse, neggrad_plus, rl_ft, salun, scrub, short
-from unlearn_core.edits import newton, newton_cg, newton_crossfit, regrow, ssd, truncate
+from unlearn_core.edits import newton, newton_cg, newton_crossfit, newton_last, regrow, ssd, truncate
 from unlearn_core.edits.request import EditRequest
 from unlearn_core.errors import BadInput
 from unlearn_core.precision import Precision, precision_config
-from unlearn_core.preparations import CROSSFIT, CURVATURE, IMPORTANCES, MOMENTS, PROBE
+from unlearn_core.preparations import CROSSFIT, CURVATURE, FOLD_NETWORKS, IMPORTANCES, MOMENTS, PROBE
 from unlearn_core.proxies import crossfit, empirical, fresh, probe
 from unlearn_core.proxies.doubled import lda_2c
 from unlearn_core.proxies.gaussian import Components, GaussianProxy, fit_gaussian
@@ -219,6 +219,18 @@ TABLE: Mapping[str, Method] = _table(
         vacuous=True,
         paper=False,
     ),
+    ProxyMethod(
+        "crossfit-net",
+        partial(crossfit.fit_crossfit, folds=FOLD_NETWORKS),
+        prepares=FOLD_NETWORKS,
+        schedule=crossfit.SCHEDULE,
+        rate=crossfit.RATE,
+        sample=crossfit.SAMPLE,
+        scope=Scope.TRAINING_POINTS,
+        per_network=True,
+        vacuous=True,
+        paper=False,
+    ),
     EditMethod("newton", newton.step, newton.NewtonConstants(), (CURVATURE,)),
     EditMethod(
         "newton-crossfit",
@@ -228,6 +240,15 @@ TABLE: Mapping[str, Method] = _table(
         newton_crossfit.SCHEDULE,
         newton_crossfit.RATE,
     ),
+    EditMethod(
+        "newton-crossfit-net",
+        partial(newton_crossfit.edit, folds=FOLD_NETWORKS),
+        newton_crossfit.NewtonCrossFitConstants(),
+        (CURVATURE, FOLD_NETWORKS),
+        newton_crossfit.SCHEDULE,
+        newton_crossfit.RATE,
+    ),
+    EditMethod("newton-last", newton_last.step, newton_last.NewtonLastConstants(), (CURVATURE,)),
     EditMethod("newton-cg", newton_cg.step, newton_cg.NewtonCgConstants(), reads_d=True),
     EditMethod("newton-walk", newton_cg.step, newton_cg.NewtonCgConstants(steps=3), reads_d=True),
     EditMethod("truncate", truncate.truncate, truncate.TruncateConstants()),
@@ -252,6 +273,7 @@ TABLE: Mapping[str, Method] = _table(
     _competitor("short-small", short.SMALL),
     _competitor("short-warm", short.WARM),
     _competitor("short-warm-group", short.WARM_GROUP),
+    _competitor("short-same", short.SAME),
 )
 
 
@@ -305,7 +327,7 @@ def prepared_for(name: str) -> tuple[str, ...]:
 def reads_all_rows(name: str) -> bool:
     """Whether a proxy is fitted to rows of D, and not to statistics or answers alone; no edit and no baseline is meant."""
     line = TABLE.get(name)
-    return line is not None and line.family is Family.PROXY and line.prepares not in (MOMENTS, CROSSFIT)
+    return line is not None and line.family is Family.PROXY and line.prepares not in (MOMENTS, CROSSFIT, FOLD_NETWORKS)
 
 
 def note_on(name: str, preset: str) -> str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from unlearn_core.grid import RESNET
+from unlearn_core.grid import RESNETS
 
 
 class Precision(StrEnum):
@@ -16,12 +16,12 @@ class Precision(StrEnum):
     TF32 = "tf32"
     """Factors of matrix products and convolutions are rounded to 10 bits; sums are float32."""
     BF16 = "bf16"
-    """ResNet-18 under bfloat16 autocast, 7 bits; its weights, losses and all else are float32."""
+    """ResNets under bfloat16 autocast, 7 bits; its weights, losses and all else are float32."""
 
 
 def precision_of(arch: str, asked: Precision) -> Precision:
     """What an architecture runs in: heads, which are written out in float32, know no autocast."""
-    return Precision.FLOAT32 if asked is Precision.BF16 and arch != RESNET else asked
+    return Precision.FLOAT32 if asked is Precision.BF16 and arch not in RESNETS else asked
 
 
 def precision_config(arch: str, asked: Precision) -> dict[str, str]:

@@ -15,18 +15,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unlearn_core import crossfit
+from unlearn_core import crossfit, fold_networks
 from unlearn_core.edits import newton, ssd
 from unlearn_core.grid import HIDDEN_LAYERS, HIDDEN_WIDTH
 from unlearn_core.proxies import probe, statistics
 
 if TYPE_CHECKING:
-    from unlearn_core.nets.stack import NetworkStack
+    from unlearn_core.nets.stack import NetworkStack, State
     from unlearn_core.problem import Problem
 
 Arrays = Mapping[str, NDArray]
 
 MOMENTS, PROBE, CROSSFIT, CURVATURE, IMPORTANCES = "moments", "probe", "crossfit", "curvature", "importances"
+FOLD_NETWORKS = "fold-networks"
 
 
 class Per(StrEnum):
@@ -49,6 +50,8 @@ class Given:
     removed: NDArray[np.bool_] | None = None
     """(N,) True for rows that earlier requests removed: no fold model and no curvature may see them. Statistics hold them,
     because who uses these subtracts the records himself."""
+    pretrained: State | None = None
+    """What the body of a network that is trained anew starts from, if it is not drawn."""
 
     @property
     def hidden(self) -> tuple[int, ...]:
@@ -80,6 +83,8 @@ class Preparation:
     constants: Any = None
     per: Per = Per.DATA
     pieces: Pieces | None = None
+    of_inputs: bool = False
+    """It trains networks on what networks read; of images, where proxies see a layer, no base network is needed for it."""
 
 
 def _of_rows(compute: Callable[..., Any]) -> Callable[[Given, Any], Any]:
@@ -119,6 +124,13 @@ PREPARATIONS: Mapping[str, Preparation] = MappingProxyType(
             crossfit.CrossFitConstants(),
             Per.ARCHITECTURE,
             _FOLD_MODELS,
+        ),
+        FOLD_NETWORKS: Preparation(
+            fold_networks.train_fold_networks,
+            _fields_of(fold_networks.OutOfFold),
+            fold_networks.FoldNetworkConstants(),
+            Per.ARCHITECTURE,
+            of_inputs=True,
         ),
         CURVATURE: Preparation(newton.prepare, newton.load, newton.CurvatureConstants(), Per.NETWORK),
         IMPORTANCES: Preparation(ssd.prepare, ssd.load, ssd.ImportanceConstants(), Per.NETWORK),

@@ -126,6 +126,7 @@ SPACES: Mapping[str, SearchSpace] = MappingProxyType(
     {
         # the measure of all others at every cost: epochs are no choice, and the rate must not fall towards a last one
         "short": SearchSpace((*_SHORT, _batch(1.0, sizes=4))),
+        "short-same": SearchSpace((*_SHORT, _batch(1.0, sizes=4))),
         "short-small": SearchSpace(
             (*_SHORT, Parameter("batch", ("recipe.phases.0.passes.0.batch_size",), choices=(64, 128, 256)))
         ),
@@ -155,14 +156,17 @@ SPACES: Mapping[str, SearchSpace] = MappingProxyType(
                 Parameter("request_share", ("constants.probe.request_share",), 1e-4, 0.3, log=True),
             )
         ),
-        "crossfit": SearchSpace(
-            (
-                _rate(0.1, 10.0),
-                _epochs(12, "schedule.epochs"),
-                Parameter("batch_divisor", ("schedule.batch_divisor",), choices=(1, 2, 4, 8)),
-                Parameter("last_rate", ("schedule.last_rate",), 0.03, 1.0, log=True),
-                Parameter("least_retained", ("schedule.least_retained",), choices=(512, 1024, 2048)),
-            )
+        **dict.fromkeys(
+            ("crossfit", "crossfit-net"),
+            SearchSpace(
+                (
+                    _rate(0.1, 10.0),
+                    _epochs(12, "schedule.epochs"),
+                    Parameter("batch_divisor", ("schedule.batch_divisor",), choices=(1, 2, 4, 8)),
+                    Parameter("last_rate", ("schedule.last_rate",), 0.03, 1.0, log=True),
+                    Parameter("least_retained", ("schedule.least_retained",), choices=(512, 1024, 2048)),
+                )
+            ),
         ),
         "newton": SearchSpace(
             (
@@ -170,15 +174,26 @@ SPACES: Mapping[str, SearchSpace] = MappingProxyType(
                 Parameter("scale", ("constants.scale",), 0.3, 1.5),
             )
         ),
-        "newton-crossfit": SearchSpace(
+        "newton-last": SearchSpace(
             (
-                Parameter("damping", ("constants.newton.damping",), 1e-8, 1e-3, log=True),
-                Parameter("scale", ("constants.newton.scale",), 0.3, 1.5),
-                _rate(0.1, 10.0),
-                _epochs(12, "schedule.epochs"),
-                Parameter("batch_divisor", ("schedule.batch_divisor",), choices=(1, 2, 4, 8)),
-                Parameter("last_rate", ("schedule.last_rate",), 0.03, 1.0, log=True),
+                Parameter("damping", ("constants.damping",), 1e-8, 1e-3, log=True),
+                Parameter("scale", ("constants.scale",), 0.3, 1.5),
+                # of ResNet-8 the last layer, and the last block with it
+                Parameter("layers", ("constants.layers",), choices=(1, 4)),
             )
+        ),
+        **dict.fromkeys(
+            ("newton-crossfit", "newton-crossfit-net"),
+            SearchSpace(
+                (
+                    Parameter("damping", ("constants.newton.damping",), 1e-8, 1e-3, log=True),
+                    Parameter("scale", ("constants.newton.scale",), 0.3, 1.5),
+                    _rate(0.1, 10.0),
+                    _epochs(12, "schedule.epochs"),
+                    Parameter("batch_divisor", ("schedule.batch_divisor",), choices=(1, 2, 4, 8)),
+                    Parameter("last_rate", ("schedule.last_rate",), 0.03, 1.0, log=True),
+                )
+            ),
         ),
         **dict.fromkeys(
             ("newton-cg", "newton-walk"),

@@ -36,7 +36,7 @@ from unlearn_core.proxies.points import Points
 from unlearn_core.proxies.request import ForgetRequest
 from unlearn_core.recipes import Recipe, Start, Toward
 from unlearn_core.records import EpochMetrics, MethodRecord, TargetRecord, best_epoch
-from unlearn_core.references import Trained
+from unlearn_core.references import Trained, weights_seed
 from unlearn_core.seeding import derive_seed
 from unlearn_core.target import Fitted, Target, fit, make_target
 from unlearn_core.training import Member, train, warm_up
@@ -76,7 +76,8 @@ class Reference:
             return None, 0.0
         of_network = PREPARATIONS[name].per is Per.NETWORK
         kept = self.of_networks[member] if of_network else self.problem.prepared
-        value = kept.get(name, Given(self.problem, self.arch, self.base.net if of_network else None, member))
+        net = self.base.net if of_network else None
+        value = kept.get(name, Given(self.problem, self.arch, net, member, pretrained=self.pretrained))
         if name == PROBE:
             _ = self.problem.probe_inputs
         return value, kept.seconds[kept_as(name, self.arch)]
@@ -146,7 +147,11 @@ def _teachers(method: str, recipe: Recipe, reference: Reference) -> list[dict[To
 
 def _untrained(method: str, reference: Reference, pretrained: State | None = None) -> NetworkStack:
     """For every cell, weights of the method's own draw."""
-    seeds = [derive_seed(cell.seed, method, "weights") for cell in reference.cells]
+    return _drawn([derive_seed(cell.seed, method, "weights") for cell in reference.cells], reference, pretrained)
+
+
+def _drawn(seeds: Sequence[int], reference: Reference, pretrained: State | None) -> NetworkStack:
+    """For every cell, weights drawn from its seed."""
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     return fresh_network(
         reference.arch, reference.problem.train.inputs, reference.base.net.n_classes, generators, pretrained
@@ -158,6 +163,9 @@ def _start(method: str, recipe: Recipe, reference: Reference) -> NetworkStack:
     base = reference.base.net
     if recipe.start is Start.BASE:
         return base.select(range(base.n_members))
+    if recipe.start is Start.INITIAL:
+        seeds = [weights_seed(cell.seed, "retrain") for cell in reference.cells]
+        return _drawn(seeds, reference, reference.pretrained)
     fresh = _untrained(method, reference, reference.pretrained)
     if recipe.base_share == 0.0:
         return fresh

@@ -23,7 +23,7 @@ LINEAR = "linear"
 NEWTON, NEWTON_CG, NEWTON_WALK = "newton", "newton-cg", "newton-walk"
 TRUNCATE, REGROW, SHORT_SMALL = "truncate", "regrow", "short-small"
 SHORT, SHORT_WARM, NEWTON_CROSSFIT = "short", "short-warm", "newton-crossfit"
-SHORT_WARM_GROUP = "short-warm-group"
+SHORT_WARM_GROUP, NEWTON_LAST = "short-warm-group", "newton-last"
 TRUNCATION_ENDS = 0.01
 """The share of a retrain from which on ``short-warm`` comes closer to it for a class than shutting its output does: on the
 classes 1, 3 and 5 0.35 / 0.12 at 0.9 %, 0.59 / 0.11 for ``truncate``, 0.40 / 0.17 for ``short-small`` at 1.3 %."""
@@ -97,6 +97,7 @@ def choose_within(
     taught_cost: float | None = None,
     least_warm: float = 0.0,
     kept: float | None = None,
+    deep: bool = False,
 ) -> BudgetChoice | None:
     """The method for a kind of request; None if the kind is unknown: then proxies are weighed instead.
 
@@ -107,9 +108,12 @@ def choose_within(
         taught_cost: of ``newton-crossfit``, as a share of the retrain's; None if it cannot be had.
         least_warm: what ``short-warm`` takes at the least; infinite if fresh weights cannot be had.
         kept: the share of right answers on the records that a model without them keeps (``kept_answers``), if it is known.
+        deep: whether the network was trained end to end, and is no head on features.
     """
     if kind is RequestKind.UNKNOWN:
         return None
+    if deep:
+        return _for_deep(kind, budget, least_warm)
     if kind is RequestKind.WHOLE_CLASS:
         return _for_class(linear, budget, max(least_warm, TRUNCATION_ENDS))
     if linear and budget >= SECOND_ORDER_COSTS:
@@ -126,6 +130,23 @@ def choose_within(
             NEWTON, "a linear head is nearly convex", SHORT_SMALL, f"{NEWTON_CG}, from {SECOND_ORDER_COSTS:.1%} on"
         )
     return _for_scattered(budget, taught_cost)
+
+
+def _for_deep(kind: RequestKind, budget: float, least_warm: float) -> BudgetChoice:
+    """Set on the development requests of ResNet-8 (docs/records/deep_development.csv).
+
+    What remembers is the features, so that no step above them and no model of them helps much; and two trainings are so far
+    apart that a short one, which is less sure, is closer to the retrain than the network is, on scattered rows too.
+    """
+    if budget >= least_warm:
+        why = "the features themselves remember, and a retrain cut short that starts from a part of them does so less"
+        return BudgetChoice(SHORT_WARM, why, SHORT, MORE_TRAINING)
+    later = f"{SHORT_WARM}, from {least_warm:.1%} on" if least_warm < 1 else "nothing"
+    if kind is RequestKind.WHOLE_CLASS:
+        return BudgetChoice(TRUNCATE, "the class leaves the answer, the others keep their ratios", SHORT, later)
+    if kind is RequestKind.GROUP:
+        return BudgetChoice(SHORT, "the records would be missing together in a retrain", NEWTON_LAST, later)
+    return BudgetChoice(NEWTON_LAST, "a step on the last layer leaves all else alone", SHORT, later)
 
 
 def _for_scattered(budget: float, taught_cost: float | None) -> BudgetChoice:

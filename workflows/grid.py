@@ -13,11 +13,11 @@ from typing import Any
 from tasks.step import N_FORGET, Kind, Step
 from unlearn_core import methods
 from unlearn_core.errors import BadInput
-from unlearn_core.grid import Scenario, Variant
+from unlearn_core.grid import RESNET, Scenario, Variant
 from unlearn_core.methods import Family, RunSettings, what_is_run
 from unlearn_core.precision import Precision, precision_config
 from unlearn_core.preparations import PREPARATIONS, Per, prepared_config
-from unlearn_core.recipes import Start, training_config, training_epochs
+from unlearn_core.recipes import training_config, training_epochs
 from unlearn_core.tuned import TUNED
 from workflows.sources import Source
 
@@ -118,11 +118,11 @@ def _unlearn_step(
 ) -> Step:
     run = what_is_run(method, variant.arch, settings)
     # whoever starts afresh starts as the base did, from weights that may have been given
-    fresh = run.recipe is not None and run.recipe.start is Start.FRESH
+    fresh = run.recipe is not None and run.recipe.trains_anew
     return Step(
         Kind.UNLEARN,
         {**cell, "method": method, **run.config(), **(source.training if fresh else {})},
-        needs | _needs_of_method(method, needs, seen, cell),
+        needs | _needs_of_method(source, method, needs, seen, cell),
         hints=source.hints | size if fresh else size,
         alone=source.sketch is not None,
     )
@@ -132,14 +132,16 @@ def _seen_by_proxies(source: Source, data: dict[str, Step], base: Step, network:
     """What proxies see where that is not the network's input: a sketch of the base network's layer."""
     if source.sketch is None:
         return {}
-    projection = Step(Kind.PROJECTION, {**source.sketch, "size": source.dim, "draw": 0})
+    # the paper's network needs no name: it was the only one
+    named = {} if network["arch"] == RESNET else {"arch": network["arch"]}
+    projection = Step(Kind.PROJECTION, {**source.sketch, **named, "size": source.dim, "draw": 0})
     layer = {"layer": source.sketch["layer"]}
     sketch = Step(Kind.SKETCH, network | layer, data | {"base": base, "projection": projection}, alone=True)
     return {"sketch": sketch}
 
 
 def _needs_of_method(
-    method: str, needs: dict[str, Step], seen: dict[str, Step], cell: Mapping[str, Any]
+    source: Source, method: str, needs: dict[str, Step], seen: dict[str, Step], cell: Mapping[str, Any]
 ) -> dict[str, Step]:
     """What a proxy sees, and what was prepared before any request came; a baseline needs neither."""
     line = methods.find(method)
@@ -148,11 +150,15 @@ def _needs_of_method(
     data = {role: step for role, step in needs.items() if role in ("features", "images")}
     found = {} if line.family is Family.EDIT else dict(seen)
     for name in methods.prepared_for(method):
-        config, of = {"space": cell["space"], **prepared_config(name, cell["arch"])}, seen
-        if PREPARATIONS[name].per is Per.NETWORK:
-            numbers = {name: cell[name] for name in ("seed", "precision") if name in cell}
+        how, config = PREPARATIONS[name], {"space": cell["space"], **prepared_config(name, cell["arch"])}
+        numbers = {name: cell[name] for name in ("seed", "precision") if name in cell}
+        of, hints = seen, {}
+        if how.per is Per.NETWORK:
             config, of = config | numbers, {"base": needs["base"]}
-        found[name] = Step(Kind.PREPARED, config, data | of)
+        elif how.of_inputs:  # it trains networks as the base was trained, of no seed of the grid's
+            del numbers["seed"]
+            config, of, hints = config | numbers | source.training, {}, source.hints
+        found[name] = Step(Kind.PREPARED, config, data | of, hints)
     return found
 
 

@@ -1,6 +1,6 @@
 """Where a grid's data comes from: a data set as one family of networks sees it, and the steps that bring it in.
 
-Heads see features: a file's, or a backbone's, computed shard by shard. ResNet-18 sees images at its own size. A plan can be
+Heads see features: a file's, or a backbone's, computed shard by shard. ResNets see images at their own size. A plan can be
 made before data and weights are there; only running needs them.
 """
 
@@ -18,7 +18,7 @@ from unlearn_core.data.datasets import PUBLISHED, holds_images, load_dataset, lo
 from unlearn_core.data.feature_set import FeatureSet, fingerprint
 from unlearn_core.data.labelled import LabelledSet
 from unlearn_core.errors import BadInput
-from unlearn_core.grid import HEADS, RESNET, Scenario, Variant
+from unlearn_core.grid import HEADS, RESNET, RESNETS, SMALL_RESNET, SMALL_SIZE, Scenario, Variant
 
 KEYS_PER_SCENARIO = 5
 RANDOM_SIZES: tuple[int, ...] = (1, 50, 500, 5000)  # app:experiments_setup
@@ -107,9 +107,8 @@ def open_sources(options: DataOptions, archs: Sequence[str] | None = None, plann
     sources = [source for name in names for source in _open(name, options, archs, planning)]
     possible = {arch for source in sources for arch in source.archs}
     if impossible := [arch for arch in archs or () if arch not in possible]:
-        raise BadInput(
-            f"{impossible[0]} cannot be trained on {', '.join(names)}: heads need features, {RESNET} needs images"
-        )
+        need = f"heads need features, {' and '.join(RESNETS)} need images"
+        raise BadInput(f"{impossible[0]} cannot be trained on {', '.join(names)}: {need}")
     return sources
 
 
@@ -122,6 +121,8 @@ def _open(name: str, options: DataOptions, archs: Sequence[str] | None, planning
         sources.append(_backbone_source(images, options, planning))
     if archs is None or RESNET in archs:
         sources.append(_resnet_source(images, options, planning))
+    if SMALL_RESNET in (archs or ()):  # no part of the paper's grid: it runs if it is asked for
+        sources.append(_on_images(images, options, SMALL_RESNET, SMALL_SIZE, "random"))
     return sources
 
 
@@ -227,15 +228,19 @@ def _resnet_source(images: Source, options: DataOptions, planning: bool) -> Sour
         given = None if options.resnet_weights == "imagenet" else Path(options.resnet_weights)
         place, missing = _find("torchvision/resnet18", given, options, planning)
         initial = UNKNOWN if place is None else weights_fingerprint(place)
-    resized = Step(Kind.RESIZED, {"size": options.resnet_size}, {"images": images.data})
+    source = _on_images(images, options, RESNET, options.resnet_size, initial)
+    hints = {"initial": str(place.resolve())} if place else {}
+    return replace(source, missing=images.missing + missing, hints=hints)
+
+
+def _on_images(images: Source, options: DataOptions, arch: str, size: int, initial: str) -> Source:
+    """A network on images of its size, whose proxies see a sketch; ``initial`` says what its body starts from."""
     return replace(
         images,
         backbone="resnet",
-        archs=(RESNET,),
-        data=resized,
-        dim=options.resnet_size,
-        missing=images.missing + missing,
+        archs=(arch,),
+        data=Step(Kind.RESIZED, {"size": size}, {"images": images.data}),
+        dim=size,
         training={"initial": initial},
-        hints={"initial": str(place.resolve())} if place else {},
         sketch={"layer": options.sketch_layer, "dim": options.sketch_dim},
     )

@@ -31,7 +31,7 @@ from unlearn_core.audit.stein import stein_block
 from unlearn_core.data.sketch import Sketch, semi_orthogonal, sketch, sketch_width
 from unlearn_core.data.splits import scenario_mask
 from unlearn_core.data.weights import load_weights, save_safetensors
-from unlearn_core.grid import LabelSpace, Scenario
+from unlearn_core.grid import RESNET, LabelSpace, Scenario
 from unlearn_core.methods import RunSettings, what_is_run
 from unlearn_core.nets.make import stored_network
 from unlearn_core.nets.resnet import ResNetStack
@@ -56,7 +56,7 @@ def compute_prepared(steps: Sequence[Step], store: Store, cache: Cache) -> list[
         base = step.needs.get("base")
         net = None if base is None else _trained([base], store, cache, problem).net
         kept = problem.prepared if net is None else Kept()
-        value = kept.get(name, Given(problem, arch, net))
+        value = kept.get(name, Given(problem, arch, net, pretrained=_pretrained(step, cache)))
 
         def write(directory: Path) -> None:
             write_json(directory / RECORD, {"seconds": kept.seconds[kept_as(name, arch)]})
@@ -190,7 +190,8 @@ def compute_projection(steps: Sequence[Step], store: Store, cache: Cache) -> lis
 
     def writer(step: Step) -> Write:
         config = step.config
-        omega = semi_orthogonal(config["dim"], sketch_width(config["size"], config["layer"]), config["draw"])
+        width = sketch_width(config["size"], config["layer"], config.get("arch", RESNET))
+        omega = semi_orthogonal(config["dim"], width, config["draw"])
         return lambda directory: np.save(directory / OMEGA, omega, allow_pickle=False)
 
     return [writer(step) for step in steps]

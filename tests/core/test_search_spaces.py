@@ -9,7 +9,7 @@ import pytest
 
 from unlearn_core import methods, tuned
 from unlearn_core.data import load_dataset
-from unlearn_core.grid import HEADS, RESNET, LabelSpace, Scenario, Variant
+from unlearn_core.grid import HEADS, RESNETS, LabelSpace, Scenario, Variant
 from unlearn_core.methods import Family, ProxySettings, RunSettings, what_is_run
 from unlearn_core.problem import Inputs, make_cells, make_problem
 from unlearn_core.references import make_scorers, train_reference
@@ -22,7 +22,7 @@ def ends(parameter: Parameter) -> list[float]:
     return list(parameter.choices) or [parameter.low, parameter.high]
 
 
-@pytest.mark.parametrize("arch", [*HEADS, RESNET])
+@pytest.mark.parametrize("arch", [*HEADS, *RESNETS])
 @pytest.mark.parametrize("method", methods.names())
 def test_every_number_of_a_space_stands_in_what_is_run(method, arch):
     space = search_space(method)

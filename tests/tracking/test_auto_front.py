@@ -97,8 +97,34 @@ def test_a_group_that_the_others_stand_for_starts_from_a_share_of_the_base(kept,
     assert without.method == "short-small", "too few rows for the steps that it takes"
 
 
+@pytest.mark.parametrize(
+    ("kind", "budget", "expected"),
+    [
+        (CLASS, 0.01, "truncate"),
+        (GROUP, 0.01, "short"),
+        (SCATTERED, 0.01, "newton-last"),
+        (CLASS, 0.05, "short-warm"),
+        (GROUP, 0.05, "short-warm"),
+        (SCATTERED, 0.05, "short-warm"),
+    ],
+)
+def test_the_rule_for_networks_that_were_trained_end_to_end(kind, budget, expected):
+    """40 steps in batches of 128 are an epoch of 5,000 rows, a twenty-fifth of ResNet-8's."""
+    least = least_warm_cost(5000, 25, 128)
+    assert least == pytest.approx(0.04)
+    choice = choose_within(kind, False, budget, STEP, None, least, deep=True)
+    assert choice is not None
+    assert choice.method == expected
+    assert {choice.method, choice.runner_up} <= set(methods.names())
+    assert choice.runner_up != choice.method
+    never = choose_within(kind, False, budget, STEP, None, math.inf, deep=True)
+    assert never is not None
+    assert never.method != "short-warm", "no network can be trained anew"
+
+
 def test_an_unknown_kind_is_left_to_the_proxies():
     assert choose_within(RequestKind.UNKNOWN, False, 0.05) is None
+    assert choose_within(RequestKind.UNKNOWN, False, 0.05, deep=True) is None
 
 
 def subclass(made, **rows):

@@ -108,3 +108,9 @@ def test_trees_without_a_probe_have_no_such_table(made):
     paper = [made.variant(made.cell(lda_2c=proxy(made, "lda-2c", 1.0, 0.1, 0.2)))]
     assert beyond_the_paper(paper) is None
     assert auto_beside_the_oracle(paper) is None
+
+
+def test_a_tree_without_anything_that_auto_may_choose_has_no_table_of_it(made):
+    """Models of the folds alone, which no proxy without a prepared state is."""
+    entries = [made.cell(seed, crossfit=proxy(made, "crossfit", 0.5, 0.1, 0.3)) for seed in (42, 0)]
+    assert auto_beside_the_oracle([made.variant(*entries)]) is None

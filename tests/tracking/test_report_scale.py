@@ -11,14 +11,14 @@ from tracking.tables.exports import write_table
 from tracking.tables.report import report_tables
 from tracking.tree import read_tree
 from unlearn_core import methods
-from unlearn_core.grid import ARCHITECTURES, SEEDS
+from unlearn_core.grid import PAPER_ARCHITECTURES, SEEDS
 from unlearn_core.records import EpochMetrics, MethodRecord, method_entry
 
 EPOCHS = 3  # of 20: of these there are only more
 KEYS = {"cifar10": (0, 2, 4, 6, 8), "cifar100": (0, 20, 40, 60, 80)}
 
 
-def write_grid(made, root, datasets=KEYS, archs=ARCHITECTURES):
+def write_grid(made, root, datasets=KEYS, archs=PAPER_ARCHITECTURES):
     """Numbers with all their digits, as a run writes them: they are what makes reading slow."""
     rng = np.random.default_rng(0)
 
@@ -70,7 +70,7 @@ def test_the_whole_grid(made, tmp_path):
 @pytest.mark.slow
 def test_twice_the_grid_is_twice_the_work(made, tmp_path, count_calls):
     calls = []
-    for archs in (ARCHITECTURES[:1], ARCHITECTURES[:2]):
+    for archs in (PAPER_ARCHITECTURES[:1], PAPER_ARCHITECTURES[:2]):
         root = tmp_path / str(len(archs))
         write_grid(made, root / "results", ("cifar10",), archs)
         calls.append(count_calls(lambda root=root: tabulate(root / "results", root / "tables")))

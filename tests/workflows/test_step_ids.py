@@ -17,7 +17,7 @@ import pytest
 
 from tasks.step import Kind, Step, closure
 from unlearn_core import grid, methods, preparations, recipes
-from unlearn_core.grid import ARCHITECTURES, HEADS, RESNET, Scenario, Variant
+from unlearn_core.grid import ARCHITECTURES, HEADS, RESNET, RESNETS, SMALL_RESNET, Scenario, Variant
 from unlearn_core.methods import Family, ProxySettings, RunSettings
 from unlearn_core.precision import Precision
 from unlearn_core.recipes import HEAD_TRAINING, Stopping
@@ -132,10 +132,11 @@ def test_what_is_prepared_is_known_by_its_constants(monkeypatch, prepared):
 
 
 @pytest.mark.parametrize("method", ["ga", "newton-crossfit"])
-@pytest.mark.parametrize("arch", ["mlp1", RESNET])
+@pytest.mark.parametrize("arch", ["mlp1", *RESNETS])
 @pytest.mark.parametrize("role", ["training", "unlearning"])
 def test_how_an_architecture_trains_and_unlearns_is_part_of_the_id(monkeypatch, method, arch, role):
-    constant = f"{'RESNET' if arch == RESNET else 'HEAD'}_{role.upper()}"
+    names = {RESNET: "RESNET", SMALL_RESNET: "SMALL_RESNET"}
+    constant = f"{names.get(arch, 'HEAD')}_{role.upper()}"
     before = steps_of(method, RunSettings(), arch)
     for name, changed in variations(getattr(recipes, constant)):
         with monkeypatch.context() as patched:
@@ -176,7 +177,7 @@ def test_every_setting_of_a_run_changes_the_ids_of_the_methods_that_depend_on_it
     assert changed["tuned"] == changed["precision"] == set(methods.names())
     assert changed["schedule"] == changed["finalizer"] == set(methods.proxies())
     assert changed["ridge"] == changed["shrinkage"] == gaussian
-    assert changed["cap"] == gaussian | {"probe", "fresh", "crossfit"}
+    assert changed["cap"] == gaussian | {"probe", "fresh", "crossfit", "crossfit-net"}
     assert changed["dir_on_test"] == {"dir", "dir-2c"}
     assert steps_of("ft", RunSettings(training_epochs=3))["base"] != steps_of("ft", RunSettings())["base"]
 
@@ -193,6 +194,7 @@ def test_every_step_that_runs_a_network_says_its_precision(arch, precision):
 
     ours, usual = steps(precision), steps("float32")
     shared = {step.config.get("what", str(step.kind)) for step in (ours[one] for one in ours.keys() & usual.keys())}
+    # networks of the folds are trained as the base is, in its arithmetic; models of the folds on features are not
     of_data = {"features", preparations.CROSSFIT, preparations.MOMENTS, preparations.PROBE}
     assert shared == ({"features", "projection"} if arch == RESNET else of_data)
     runs_a_network = [step for step in ours.values() if "base" in step.needs or "recipe" in step.config]
@@ -221,3 +223,13 @@ def test_identities_are_plain_json(method):
     for step in closure([cell]):
         again = json.loads(json.dumps(step.identity, allow_nan=False))
         assert json.dumps(again, sort_keys=True) == json.dumps(step.identity, sort_keys=True)
+
+
+def test_networks_of_the_folds_start_from_the_weights_that_the_base_started_from():
+    def prepared(initial: str) -> Step:
+        images = dataclasses.replace(source(), sketch={"layer": "layer3", "dim": 8}, training={"initial": initial})
+        cell = cell_step(images, Variant("cifar", RESNET, Scenario.CLASS, 0), 0, ["crossfit-net"], RunSettings())
+        return cell.needs["crossfit-net"].needs[preparations.FOLD_NETWORKS]
+
+    assert prepared("random").id == prepared("random").id != prepared("some weights").id
+    assert "base" not in prepared("random").needs

@@ -180,7 +180,8 @@ def _auto_caption() -> str:
 
 def auto_beside_the_oracle(variants: Sequence[TreeVariant]) -> Table | None:
     """How often ``auto`` picks what the oracle would, and what it loses."""
-    shown = [v for v in _with_ours(variants) if v.has("base")]
+    candidates = methods.auto_candidates()
+    shown = [v for v in _with_ours(variants) if v.has("base") and any(v.has(name) for name in candidates)]
     if not shown:
         return None
     name, rows, hits, total = shared_name(variants), [], 0, 0

@@ -13,6 +13,9 @@ that is forgotten, which are all fresh. ``short-warm-group`` takes less of the b
 grid, 0.3 is closer than a retrain cut short up to a twentieth of a retrain, and 0.4 remembers some of them; on classes 0.4
 is closer than 0.3 at every cost. A group that the retained rows do not stand for is remembered by any share
 (``kept_answers``).
+
+``short-same`` starts from the very weights that the base started from, and the retrain does. Who kept them, or the seed that
+they were drawn from, can; a request to somebody else's network cannot.
 """
 
 from dataclasses import replace
@@ -40,3 +43,5 @@ SMALL = replace(
 # its rate falls, so that every record ends a training of its own: what ``forget`` hands out for 0.2, 1, 3 and 10 %
 WARM = replace(SHORT, base_share=0.4, last_rate=0.1, averaging=None, record_at=(0.1, 0.5, 1.5, 5.0))
 WARM_GROUP = replace(WARM, base_share=0.3)
+
+SAME = replace(SHORT, start=Start.INITIAL)

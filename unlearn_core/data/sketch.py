@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from unlearn_core.errors import BadInput
-from unlearn_core.nets.resnet import ResNetStack
+from unlearn_core.grid import RESNET
+from unlearn_core.nets.resnet import RESNET_STACKS, ResNetStack
 from unlearn_core.seeding import derive_seed
 
 LAYER = "layer3"
@@ -50,9 +51,9 @@ def semi_orthogonal(dim: int, width: int, seed: int = SEED) -> NDArray[np.float3
     return np.ascontiguousarray((q * np.sign(np.diag(r))).T.astype(np.float32))
 
 
-def sketch_width(image_size: int, layer: str = LAYER) -> int:
-    """How many numbers a layer of ResNet-18 gives for one image of that size."""
-    net = ResNetStack(n_classes=2)
+def sketch_width(image_size: int, layer: str = LAYER, arch: str = RESNET) -> int:
+    """How many numbers a layer of a ResNet gives for one image of that size."""
+    net = RESNET_STACKS[arch](n_classes=2)
     blank = torch.zeros(1, image_size, image_size, 3, dtype=torch.uint8)
     return net.activations(blank, layer, lambda activation: activation).shape[1]
 

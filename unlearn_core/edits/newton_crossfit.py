@@ -5,6 +5,8 @@ knows for which. The out-of-fold posteriors (``crossfit``) know, but from the ba
 drifts elsewhere meanwhile. From where the step ends it is a short one: some epochs over the records and retained rows, which
 are taught what the base says of them.
 
+``newton-crossfit-net`` asks whole networks (``unlearn_core.fold_networks``).
+
 Like every edit it starts from the base, whatever was forgotten before.
 """
 
@@ -46,15 +48,19 @@ class NewtonCrossFitConstants:
     retained: int = 2048
 
 
-def edit(request: EditRequest, constants: NewtonCrossFitConstants) -> NetworkStack:
-    """A stack of one; the teaching alone if no step leaves retained rows alone."""
+def edit(request: EditRequest, constants: NewtonCrossFitConstants, folds: str = CROSSFIT) -> NetworkStack:
+    """A stack of one; the teaching alone if no step leaves retained rows alone.
+
+    Args:
+        folds: what was prepared of the records: whose posteriors are taught.
+    """
     from unlearn_core.finalize import Lesson, distil
 
     if request.schedule is None or request.optimization is None:
         raise ValueError("newton-crossfit trains, and how is not said")
     net = newton.step(request, constants.newton) or request.net.select([request.member])
     problem, mask = _looked_at(request, constants.retained)
-    lesson = Lesson(request.seed, mask, _log_target(replace(request, problem=problem, mask=mask)))
+    lesson = Lesson(request.seed, mask, _log_target(replace(request, problem=problem, mask=mask), folds))
     distil(net, problem.train, [lesson], request.schedule, request.optimization)
     return net
 
@@ -66,12 +72,12 @@ def _looked_at(request: EditRequest, retained: int) -> tuple[Problem, NDArray[np
     return request.problem.part(request.mask, retained)
 
 
-def _log_target(request: EditRequest) -> NDArray[np.float64]:
+def _log_target(request: EditRequest, folds: str) -> NDArray[np.float64]:
     """(N, C) out-of-fold posteriors on the records, what the base says elsewhere."""
     from unlearn_core.target import floor_lost_classes
 
     logits = request.net.logits(request.member, request.problem.train.inputs).double().cpu().numpy()
     lost = request.lost_classes
     log_target = log_probabilities(np.where(lost, -np.inf, logits))
-    log_target[request.mask] = log_out_of_fold(request.prepared[CROSSFIT], request.records.number, lost)
+    log_target[request.mask] = log_out_of_fold(request.prepared[folds], request.records.number, lost)
     return floor_lost_classes(log_target, logits, lost)

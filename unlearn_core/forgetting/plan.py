@@ -18,6 +18,7 @@ from unlearn_core.eta import EtaSearch
 from unlearn_core.finalize import LogitProcessor
 from unlearn_core.forgetting.judgement import LEAST_KL
 from unlearn_core.forgetting.subject import Subject
+from unlearn_core.grid import RESNETS
 from unlearn_core.methods import Family, ProxySettings, Scope
 from unlearn_core.proxies.covariance import Shrinkage
 from unlearn_core.proxies.request import ForgetRequest
@@ -206,7 +207,7 @@ def make_plan(
     asked, why = settings.proxy, "asked for by name"
     if asked == AUTO and verdict is not None and settings.finalizer == "kl":
         costs = (step_cost, taught_cost, least_warm)
-        fitting = choose_within(verdict.kind, arch == LINEAR, settings.budget, *costs, kept)
+        fitting = choose_within(verdict.kind, arch == LINEAR, settings.budget, *costs, kept, arch in RESNETS)
         if fitting is not None and (fitting.method not in methods.cut_short() or can_train_anew):
             asked = fitting.method
             why = (

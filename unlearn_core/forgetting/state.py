@@ -28,6 +28,7 @@ from unlearn_core.forgetting.certificate import file_sha256
 from unlearn_core.preparations import (
     CROSSFIT,
     CURVATURE,
+    FOLD_NETWORKS,
     MOMENTS,
     PREPARATIONS,
     PROBE,
@@ -47,12 +48,12 @@ FILE_NAME = "state.json"
 FORMAT = "unlearn-state"
 VERSION = 1
 PARTS: tuple[str, ...] = (MOMENTS, CROSSFIT, CURVATURE)
-OPTIONAL: tuple[str, ...] = (PROBE,)
+OPTIONAL: tuple[str, ...] = (PROBE, FOLD_NETWORKS)
 """What is prepared only if it is asked for: it takes long, and few requests start from it."""
 HELDOUT, IDS, REMOVED = "heldout", "ids", "removed"
 HELDOUT_ROWS = 4096
 """Held-out rows that a request looks at, evenly spread."""
-MAPPED = {(CROSSFIT, "log_q"), (CROSSFIT, "folds"), (IDS, "order"), (PROBE, "factors")}
+MAPPED = {(CROSSFIT, "log_q"), (CROSSFIT, "folds"), (IDS, "order"), (PROBE, "factors"), (FOLD_NETWORKS, "log_q")}
 """Arrays that grow with D, or are large and seldom used."""
 ORDERED = "iuU"
 """Kinds of ids that are found by bisection."""

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from unlearn_core.errors import BadInput, first_line
-from unlearn_core.grid import ARCHITECTURES, HIDDEN_LAYERS, RESNET, head_widths
+from unlearn_core.grid import ARCHITECTURES, HIDDEN_LAYERS, RESNETS, head_widths
 from unlearn_core.nets.head_layout import HeadLayout, find_layout
 from unlearn_core.nets.heads import HeadStack
 from unlearn_core.nets.module import ModuleStack
 from unlearn_core.nets.naming import Naming, find_prefix
 from unlearn_core.nets.published import HF, TIMM, find_published
-from unlearn_core.nets.resnet import ResNetStack
+from unlearn_core.nets.resnet import RESNET_STACKS, ResNetStack
 from unlearn_core.nets.stack import NetworkStack, State
 from unlearn_core.recipes import Optimization, training_epochs, training_optimization, unlearning_optimization
 
@@ -45,16 +45,16 @@ def fresh_network(
     Args:
         pretrained: weights that the body of a ResNet starts from; heads always start afresh.
     """
-    if arch == RESNET:
+    if arch in RESNETS:
         if len(generators) != 1:
             raise ValueError(f"ResNets train one at a time, not {len(generators)}")
-        return ResNetStack.initialise(n_classes, generators[0], inputs.device, pretrained)
+        return RESNET_STACKS[arch].initialise(n_classes, generators[0], inputs.device, pretrained)
     return HeadStack.initialise(head_widths(arch, inputs.shape[1], n_classes), generators, inputs.device)
 
 
 def stored_network(arch: str, states: Sequence[State], device: torch.device | str) -> NetworkStack:
     """A stack of networks from their weights."""
-    stack = ResNetStack if arch == RESNET else HeadStack
+    stack = RESNET_STACKS.get(arch, HeadStack)
     return stack.from_states(states, device)
 
 
@@ -107,11 +107,11 @@ class NamedBlueprint:
 
     def read(self, tensors: State, sample: torch.Tensor, known: Naming | None = None) -> tuple[NetworkStack, Naming]:
         """The network whose weights a file holds, and how the file names them; ``known`` if its format says that."""
-        if self.name == RESNET:
+        if self.name in RESNETS:
             if sample.dtype != torch.uint8:
-                raise BadInput(f"{RESNET} reads images and the data holds features; give images, or another --arch")
+                raise BadInput(f"{self.name} reads images and the data holds features; give images, or another --arch")
             naming = known or find_prefix(tensors)
-            return ResNetStack.from_states([naming.to_network(tensors)], sample.device), naming
+            return RESNET_STACKS[self.name].from_states([naming.to_network(tensors)], sample.device), naming
         if sample.dim() != 2:
             raise BadInput(f"{self.name} reads features and the data holds images; give features (.npz with train_x)")
         layout = known or find_layout(tensors, sample.shape[1])

@@ -4,6 +4,8 @@ Of every row there is the posterior of a model that was trained without its fold
 records P is the network and P_r is that posterior; elsewhere P = P_r, and the network stays as it is. eta_max is 1, as for
 ``fresh``. A fold's model has seen most other records of a request: if rows vouch for each other, as those of a class or
 subclass do, P_r is too sure of them.
+
+``crossfit-net`` asks whole networks instead (``unlearn_core.fold_networks``): for a network that was trained end to end.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unlearn_core.crossfit import CrossFit
+from unlearn_core.fold_networks import OutOfFold
 from unlearn_core.logspace import log_sum
 from unlearn_core.preparations import CROSSFIT
 from unlearn_core.proxies.points import Points
@@ -61,13 +64,13 @@ class CrossFitProxy:
         return points.log_base, log_p_r
 
 
-def fit_crossfit(request: ForgetRequest, _constants: None) -> CrossFitProxy:
-    """Look the records' posteriors up."""
+def fit_crossfit(request: ForgetRequest, _constants: None, folds: str = CROSSFIT) -> CrossFitProxy:
+    """Look the records' posteriors up; ``folds`` names what was prepared: whose posteriors they are."""
     rows, lost = request.problem.train.number[request.mask], request.lost_classes
-    return CrossFitProxy(request.mask, log_out_of_fold(request.prepared(CROSSFIT), rows, lost), lost)
+    return CrossFitProxy(request.mask, log_out_of_fold(request.prepared(folds), rows, lost), lost)
 
 
-def log_out_of_fold(crossfit: CrossFit, rows: NDArray[np.int64], lost_classes: Mask) -> Array:
+def log_out_of_fold(crossfit: CrossFit | OutOfFold, rows: NDArray[np.int64], lost_classes: Mask) -> Array:
     """(n, C) log of what the models that never saw these rows of D say of them, without a class that left."""
     log_q = np.where(lost_classes, -np.inf, crossfit.log_q[rows].astype(np.float64))
     return log_q - log_sum(log_q.T)[:, None]

@@ -101,8 +101,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     audit += "an attacker can tell them apart; takes about 2 N trainings, and N is at least 8 (default: no audit)"
     add("--audit", **COUNT, help=audit)
-    add("--retrain-epochs", **COUNT, help="train all of those this long (default: 50, for resnet18 20)")
-    add("--retrain-lr", type=float, metavar="LR", help="at this learning rate (default: 1e-3, for resnet18 1e-4)")
+    add("--retrain-epochs", **COUNT, help="train all of those this long (default: 50, for resnet18 20, for resnet8 25)")
+    add(
+        "--retrain-lr",
+        type=float,
+        metavar="LR",
+        help="at this learning rate (default: 1e-3, for resnet18 1e-4, for resnet8 3e-3)",
+    )
 
     group = parser.add_argument_group("output")
     options.add_out(group, "forgotten", "write weights and certificate here")

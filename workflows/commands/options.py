@@ -77,7 +77,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     default = ",".join(PAPER_DATASETS)
     add("--dataset", **repeated(names, "D,D"), help=f"data sets: {DATASETS} (default: {default})")
     add("--features", **FILE, help="train heads on this feature set (.npz) instead of --dataset")
-    networks = f"networks: {', '.join(ARCHITECTURES)} (default: all that the data allows)"
+    networks = f"networks: {', '.join(ARCHITECTURES)} (default: all of the paper's that the data allows)"
     add("--arch", **repeated(list_of(ARCHITECTURES), "A,A"), help=networks)
     forgotten = f"what to forget. {SCENARIOS} (default: all three)"
     add("--scenario", **repeated(list_of(tuple(Scenario)), "S,S"), help=forgotten)
@@ -105,10 +105,20 @@ def add_data(parser: argparse.ArgumentParser) -> None:
 
 def add_resnet(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group(
-        "ResNet-18", "Proxies see a random projection, or sketch, of one of its layers."
+        "ResNets", "Proxies see a random projection, or sketch, of one of its layers."
     ).add_argument
-    add("--resnet-weights", default="imagenet", metavar="W", help="start from these: imagenet, random or a file")
-    add("--resnet-size", default=64, **PIXELS, help="resize images to this")
+    add(
+        "--resnet-weights",
+        default="imagenet",
+        metavar="W",
+        help="start resnet18 from these: imagenet, random or a file",
+    )
+    add(
+        "--resnet-size",
+        default=64,
+        **PIXELS,
+        help="resize images to this for resnet18; resnet8 sees 32 x 32, and starts from random weights",
+    )
     add("--sketch-layer", default="layer3", metavar="NAME", help="sketch this layer")
     add("--sketch-dim", default=512, **COUNT, help="to this many dimensions")
 
@@ -159,11 +169,15 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     tested += "class as forgotten"
     add("--dir-on-test", default=DirOnTest.BASE.value, choices=[str(choice) for choice in DirOnTest], help=tested)
     numbers = (
-        "arithmetic of networks on GPUs: tf32 rounds factors to 10 bits, bf16 runs resnet18 in bfloat16 and heads in "
+        "arithmetic of networks on GPUs: tf32 rounds factors to 10 bits, bf16 runs ResNets in bfloat16 and heads in "
         "float32; results are kept apart"
     )
     add("--precision", default=Precision.FLOAT32.value, choices=[str(choice) for choice in Precision], help=numbers)
-    add("--epochs", **COUNT, help="train base, retrain and floor this long (default: 50, for resnet18 20)")
+    add(
+        "--epochs",
+        **COUNT,
+        help="train base, retrain and floor this long (default: 50, for resnet18 20, for resnet8 25)",
+    )
 
 
 def add_proxy_settings(group: Options) -> None:
