@@ -67,6 +67,9 @@ DIGEST_LENGTH = 36  # what MLflow's table of data sets holds
 PARENT = "mlflow.parentRunId"
 SOURCE: Mapping[str, str] = {"mlflow.source.name": "unlearn", "mlflow.source.type": "LOCAL"}
 
+DATABASE_LOGGER = "mlflow.store.db.utils"
+"""Prints a database's error, such as a full disk, with its traceback, and then raises it: whoever catches it says it."""
+
 RowId = tuple[str, str]
 """Seed and method, as written in the tags of a run."""
 
@@ -90,6 +93,7 @@ class MlflowTracker:
         self._rows: defaultdict[str, defaultdict[RowId, list[KnownRun]]] = defaultdict(lambda: defaultdict(list))
         self._trials: dict[str, KnownRun] = {}  # by trial_id
         self._grid: str | None = None
+        logging.getLogger(DATABASE_LOGGER).setLevel(logging.CRITICAL)
         self._heartbeat.answered(count=True)  # all is loaded: what is waited for from here on is MLflow's
         with self._timed(), quiet_migration():
             _create_database(tracking_uri)
@@ -457,10 +461,10 @@ def _create_database(uri: str) -> None:
 @contextmanager
 def quiet_migration() -> Iterator[None]:
     """Opening a new database reports every table on stderr, and mlflow 3.17's models warn under SQLAlchemy 2.1."""
-    loggers = [logging.getLogger(name) for name in ("mlflow.store.db.utils", "alembic")]
+    loggers = [logging.getLogger(name) for name in (DATABASE_LOGGER, "alembic")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
-        logger.setLevel(logging.WARNING)
+        logger.setLevel(max(logger.level, logging.WARNING))
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The ``noload`` loader strategy", DeprecationWarning)

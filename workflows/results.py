@@ -237,7 +237,7 @@ def _artifacts(layout: Layout, uri: str) -> Path | None:
     return None if uri.startswith(("http://", "https://")) else layout.mlflow_artifacts
 
 
-def sync(layout: Layout, tracking_uri: str | None, tell: Tell) -> tuple[int, str, bool]:
+def sync(layout: Layout, tracking_uri: str | None, tell: Tell = lambda line: None) -> tuple[int, str, bool]:
     """Make the results tree and MLflow again from the store alone; how many cells, what the writer did, whether all.
 
     If a cell was run twice, the later run counts. ``tell`` is told what is waited for.

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, Metric, Run
+from mlflow.exceptions import MlflowException
 
 from tracking import heartbeat, mlflow_tracker
 from tracking.mlflow_tracker import MlflowTracker, links
@@ -552,3 +553,15 @@ def test_a_sign_of_life_is_read_as_it_was_written_and_a_damaged_one_is_none(tmp_
     for content in ("", "[]", "{}", '{"answered": null, "settled": 1}'):
         file.write_text(content)
         assert heartbeat.read_beat(file) is None
+
+
+def test_an_error_of_the_database_is_raised_and_not_printed_as_well(uri, tmp_path, capfd):
+    """A full disk is one line of the command's; MLflow would print two tracebacks before it."""
+    tracker = MlflowTracker(uri, "grid", tmp_path / "artifacts")
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        database.execute("drop table experiment_tags")
+        database.commit()
+    capfd.readouterr()
+    with pytest.raises(MlflowException, match="experiment_tags"):
+        tracker.log_variant(variant(cell(42)))
+    assert capfd.readouterr() == ("", "")
