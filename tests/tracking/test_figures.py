@@ -28,7 +28,7 @@ from tracking.front import trajectories
 from tracking.tree import TreeVariant
 from unlearn_core import methods
 from unlearn_core.audit.stein import min_queries
-from unlearn_core.grid import ARCHITECTURES, Scenario, Variant
+from unlearn_core.grid import PAPER_ARCHITECTURES, Scenario, Variant
 from unlearn_core.illustration import DigitWeights, PlaneRegions, Region
 from unlearn_core.records import (
     EpochMetrics,
@@ -342,14 +342,16 @@ def test_the_map_of_the_whole_grid_shows_every_variant(tmp_path):
     grid = [
         tree_variant(scenario, key, [seed_entry(42)], dataset=dataset, arch=arch)
         for dataset in ("cifar10", "cifar100")
-        for arch in ARCHITECTURES
+        for arch in PAPER_ARCHITECTURES
         for scenario, keys in scenarios.items()
         for key in keys
     ]
     [file] = write_heat_map(tmp_path, grid)
     shown = texts(file.svg)
     assert sum(text.startswith(tuple(Scenario)) for text in shown) == len(grid) == 112
-    assert {f"{dataset}/r50/{arch}" for dataset in ("cifar10", "cifar100") for arch in ARCHITECTURES} <= set(shown)
+    assert {f"{dataset}/r50/{arch}" for dataset in ("cifar10", "cifar100") for arch in PAPER_ARCHITECTURES} <= set(
+        shown
+    )
     assert shown.count("4.0") == len(grid), "lda-2c in each"
     assert "112 variants" in file.caption
 
