@@ -22,7 +22,7 @@ from unlearn_core.fold_networks import FoldNetworkConstants, train_fold_networks
 from unlearn_core.grid import RESNET, SMALL_CHANNELS, SMALL_RESNET, SMALL_SIZE, LabelSpace, Scenario, Variant
 from unlearn_core.methods import RunSettings
 from unlearn_core.nets.make import fresh_network, stored_network, with_state
-from unlearn_core.nets.resnet import ResNetStack, SmallResNetStack
+from unlearn_core.nets.resnet import RESNET_STACKS, ResNetStack, SmallResNetStack
 from unlearn_core.precision import Precision, precision_of
 from unlearn_core.preparations import CURVATURE, Given
 from unlearn_core.problem import Inputs, Problem, make_cells, make_problem
@@ -128,7 +128,7 @@ def test_it_runs_in_bfloat16_if_asked_and_its_shape_is_part_of_its_training():
 @pytest.mark.parametrize(("arch", "size"), [(SMALL_RESNET, SMALL_SIZE), (RESNET, 224)])
 def test_planned_operations_are_those_of_its_layers(arch, size):
     """Two for every product; all that is not counted here (norms, sums) is less than the tolerance."""
-    net, _ = fresh_network(arch, torch.zeros(1, size, size, 3, dtype=torch.uint8), 10, [generator(0)]).as_module()
+    net, _ = RESNET_STACKS[arch].initialise(10, generator(0)).as_module()
     counted = []
 
     def count(layer: nn.Conv2d | nn.Linear, _entering, output: torch.Tensor) -> None:
