@@ -26,7 +26,8 @@ SHORT, SHORT_WARM, NEWTON_CROSSFIT = "short", "short-warm", "newton-crossfit"
 SHORT_WARM_GROUP, NEWTON_LAST = "short-warm-group", "newton-last"
 TRUNCATION_ENDS = 0.01
 """The share of a retrain from which on ``short-warm`` comes closer to it for a class than shutting its output does: on the
-classes 1, 3 and 5 0.35 / 0.12 at 0.9 %, 0.59 / 0.11 for ``truncate``, 0.40 / 0.17 for ``short-small`` at 1.3 %."""
+classes 1, 3 and 5 0.35 / 0.12 at 0.9 %, 0.59 / 0.11 for ``truncate``, 0.40 / 0.17 for ``short-small`` at 1.3 %; of linear
+heads 0.26 / 0.088 at 1 %, 1.6 / 0.15 for ``truncate``."""
 LARGE_BATCHES_PAY = 0.06
 """From this share on ``short``, in the retrain's own batches, is at least as close as ``short-small``: on the five odd
 subclasses 0.045 / 0.015 and 0.032 / 0.015 at 3 %, 0.024 / 0.009 and 0.027 / 0.011 at 6 %."""
@@ -161,10 +162,10 @@ def _for_scattered(budget: float, taught_cost: float | None) -> BudgetChoice:
 def _for_class(linear: bool, budget: float, training_pays: float) -> BudgetChoice:
     if linear and budget >= SECOND_ORDER_COSTS:
         return BudgetChoice(REGROW, "a linear head still gives a class that it never met a share", TRUNCATE, "nothing")
-    if not linear and budget >= training_pays:
+    if budget >= training_pays:
         why = f"from {training_pays:.1%} of a retrain on, training from a part of the model is closer than {TRUNCATE}"
         return BudgetChoice(SHORT_WARM, why, TRUNCATE, MORE_TRAINING)
-    later, share = (REGROW, SECOND_ORDER_COSTS) if linear else (SHORT_WARM, training_pays)
+    later, share = (REGROW, SECOND_ORDER_COSTS) if linear and training_pays >= 1 else (SHORT_WARM, training_pays)
     more = f"{later}, from {share:.1%} on" if share < 1 else "nothing"
     return BudgetChoice(TRUNCATE, "the class leaves the answer, the others keep their ratios", later, more)
 

@@ -28,6 +28,7 @@ STEP = 0.007
         (CLASS, False, 0.01, None, "short-warm"),
         (CLASS, False, 0.1, None, "short-warm"),
         (CLASS, True, 0.003, None, "truncate"),
+        (CLASS, True, 0.01, None, "short-warm"),
         (CLASS, True, 0.03, None, "regrow"),
         (SCATTERED, False, 0.1, STEP, "newton"),
         (SCATTERED, False, 0.003, STEP, "short-small"),
