@@ -29,7 +29,7 @@ pytest_plugins = ["tests.limits"]
 
 
 def pytest_configure() -> None:
-    """Interrupt as Python does, also if a shell started the tests in the background, with SIGINT ignored: some wait for one."""
+    """Interrupt as Python does, also if a shell started the tests in the background, where SIGINT is ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
