@@ -162,7 +162,8 @@ def test_lda_2c_is_lda_mix_with_tied_covariances(data):
     np.testing.assert_allclose(mix.signal(Points(data.x)), doubled.signal(Points(data.x)), atol=1e-9)
 
 
-@pytest.mark.parametrize("method", methods.proxies())
+# crossfit-net is crossfit with networks of the folds, which these plain arrays have no architecture for
+@pytest.mark.parametrize("method", [name for name in methods.proxies() if name != "crossfit-net"])
 def test_forgetting_a_class_gives_every_proxy_the_target_of_dir(data, method):
     forget = data.y == 1
     lost = np.array([False, True, False])
