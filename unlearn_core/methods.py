@@ -176,6 +176,16 @@ _EMPIRICAL: Mapping[str, Any] = {
     "scope": Scope.TRAINING_POINTS,
 }
 
+_CROSSFIT: Mapping[str, Any] = {
+    "schedule": crossfit.SCHEDULE,
+    "rate": crossfit.RATE,
+    "sample": crossfit.SAMPLE,
+    "scope": Scope.TRAINING_POINTS,
+    "per_network": True,
+    "vacuous": True,
+    "paper": False,
+}
+
 TABLE: Mapping[str, Method] = _table(
     gaussian("lda", lda),
     gaussian("qda", qda),
@@ -207,29 +217,9 @@ TABLE: Mapping[str, Method] = _table(
         auto=True,
         paper=False,
     ),
+    ProxyMethod("crossfit", crossfit.fit_crossfit, prepares=CROSSFIT, **_CROSSFIT),
     ProxyMethod(
-        "crossfit",
-        crossfit.fit_crossfit,
-        prepares=CROSSFIT,
-        schedule=crossfit.SCHEDULE,
-        rate=crossfit.RATE,
-        sample=crossfit.SAMPLE,
-        scope=Scope.TRAINING_POINTS,
-        per_network=True,
-        vacuous=True,
-        paper=False,
-    ),
-    ProxyMethod(
-        "crossfit-net",
-        partial(crossfit.fit_crossfit, folds=FOLD_NETWORKS),
-        prepares=FOLD_NETWORKS,
-        schedule=crossfit.SCHEDULE,
-        rate=crossfit.RATE,
-        sample=crossfit.SAMPLE,
-        scope=Scope.TRAINING_POINTS,
-        per_network=True,
-        vacuous=True,
-        paper=False,
+        "crossfit-net", partial(crossfit.fit_crossfit, folds=FOLD_NETWORKS), prepares=FOLD_NETWORKS, **_CROSSFIT
     ),
     EditMethod("newton", newton.step, newton.NewtonConstants(), (CURVATURE,)),
     EditMethod(
