@@ -162,8 +162,8 @@ def _round(scene: Scene, number: int, moments: random.Random, wanted: Undisturbe
         code = _start(scene, starts, moments, struck)
         ends[starts] = (code, _is_unclear(scene, code, [one[2] for one in struck[before:]], written))
         quiet = 0 if len(struck) > before else quiet + 1
-        if struck and struck[-1][0] == starts and struck[-1][2] == "store file":
-            code = code or 1  # the next start notices it
+        if any(one[2] == "store file" for one in struck[before:]):
+            code = code or 1  # a file may be damaged after its last use: the next start notices it
     scene.end()
     found, tracked = _content(scene.out), _runs(scene)
     changed = sum(found.get(name) != value for name, value in wanted.content.items())
