@@ -125,7 +125,7 @@ class Store:
 
     def verify(self, step: Step) -> Damage | None:
         """Check a stored result against its checksums; a damaged one is moved aside, so that ``has`` is then false."""
-        reason = self._damage(step)
+        reason = self.damage(step)
         if reason is None:
             return None
         aside = self.root / "damaged" / f"{step.id}.{uuid.uuid4().hex[:8]}"
@@ -133,7 +133,8 @@ class Store:
         os.rename(self.path(step), aside)
         return Damage(step.id, f"{step.kind} {reason}", aside)
 
-    def _damage(self, step: Step) -> str | None:
+    def damage(self, step: Step) -> str | None:
+        """What is wrong with a stored result, which is left where it is."""
         directory = self.path(step)
         if not directory.exists():
             return None

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from tasks.cache import Cache
 from tasks.compute.unlearning import COMPUTE
 from tasks.state import Cause, JobResult
-from tasks.step import Kind, Step
+from tasks.step import Kind, Step, closure
 from tasks.store import Store
 from unlearn_core.arithmetic import arithmetic, check_precision
 from unlearn_core.errors import BadInput, DiskFull, first_line
@@ -85,11 +85,20 @@ class Worker:
         except DiskFull:
             raise  # no fault of these steps: the run ends, and resumes once there is room
         except Exception as error:  # reported with its traceback, and the steps fail
-            reason = f"{type(error).__name__}: {first_line(error)}"
+            reason = self._damaged_input(steps) or f"{type(error).__name__}: {first_line(error)}"
             return JobResult(
                 time.perf_counter() - started, reason, traceback.format_exc(), _cause(error, steps[0].kind)
             )
         return JobResult(time.perf_counter() - started)
+
+    def _damaged_input(self, steps: Sequence[Step]) -> str | None:
+        """What these steps could not read: a file that was whole when the driver looked, and is not any more."""
+        asked = {step.id for step in steps}
+        for needed in closure(steps):
+            if needed.id not in asked and (damage := self.store.damage(needed)) is not None:
+                result = f"{needed.kind} result {needed.id[:12]}"
+                return f"{result} was damaged while the grid ran ({damage}); the next start computes it again"
+        return None
 
     def _compute(self, steps: Sequence[Step]) -> None:
         for needed in {needed.id: needed for step in steps for needed in step.needs.values()}.values():

@@ -18,6 +18,10 @@ from tasks.state import Cause, Finished, JobResult, State
 from tasks.step import Kind, Step, closure
 from tasks.worker import Worker
 from unlearn_core.errors import BadInput
+from unlearn_core.grid import Scenario, Variant
+from unlearn_core.methods import RunSettings
+from workflows.grid import cell_step
+from workflows.sources import feature_source
 
 
 class Cluster:
@@ -208,6 +212,23 @@ def test_a_worker_says_whether_the_request_was_at_fault(tmp_path):
     without_features = Step(Kind.BASE, {"seed": 0})
     worker = Worker(tmp_path / "store")
     assert [worker.run([step]).cause for step in (refused, without_features)] == [Cause.INPUT, Cause.ERROR]
+
+
+def test_a_file_that_is_damaged_while_the_grid_runs_is_named(tmp_path):
+    """The driver found it whole: the step that reads it fails, and says whose file it was."""
+    variant = Variant("digits", "linear", Scenario.CLASS, 0)
+    cell = cell_step(feature_source("digits"), variant, 0, ["truncate"], RunSettings(1))
+    worker = Worker(tmp_path)
+    steps = closure([cell])
+    for step in steps[:-1]:
+        assert worker.run([step]).error is None
+    retrain = next(step for step in steps if step.kind is Kind.RETRAIN)
+    file = worker.store.path(retrain) / "weights.safetensors"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    said = Worker(tmp_path).run([cell]).error or ""
+    assert f"retrain result {retrain.id[:12]} was damaged while the grid ran" in said
+    assert "weights.safetensors does not match its checksum" in said
+    assert worker.store.path(retrain).exists(), "the next start moves it aside"
 
 
 NOT_PLACED = "cannot be placed; give a share such as 0.25, or a whole number"
