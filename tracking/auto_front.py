@@ -17,11 +17,11 @@ from unlearn_core.grid import RESNETS, Scenario
 from unlearn_core.recipes import training_epochs, training_optimization
 from unlearn_core.request_kind import RequestKind
 from unlearn_core.within_budget import (
-    LINEAR,
     NEWTON,
     NEWTON_CROSSFIT,
     BudgetChoice,
     choose_within,
+    hidden_layers,
     least_warm_cost,
 )
 
@@ -81,11 +81,12 @@ def auto_choice(variant: TreeVariant, budget: float) -> BudgetChoice:
         for method in (NEWTON, NEWTON_CROSSFIT)
     )
     arch, n_retained = variant.variant.arch, min(entry["n_retain"] for entry in entries)
-    least = least_warm_cost(n_retained, training_epochs(arch), training_optimization(arch).batch_size)
+    deep = arch in RESNETS
+    least = least_warm_cost(n_retained, training_epochs(arch), training_optimization(arch).batch_size, deep)
     kept = [share for entry in entries if (share := entry.get("kept_answers")) is not None]
     known = sum(kept) / len(kept) if kept else None
-    kind, deep = KINDS[variant.variant.scenario], arch in RESNETS
-    choice = choose_within(kind, arch == LINEAR, budget, step, taught, least, known, deep)
+    kind = KINDS[variant.variant.scenario]
+    choice = choose_within(kind, hidden_layers(arch), budget, step, taught, least, known, deep)
     if choice is None:
         raise ValueError(f"{variant.name} is of no kind")
     return choice

@@ -2,6 +2,9 @@
 
 A group is easy if the retained rows of its class stand for it: then a network without it answers as before, and starting
 from a share of the base's weights leads there sooner. If they do not, those weights remember what a retrain would not know.
+
+The covariance, too, must lack the records. With that of D the answer is nearly always yes: cats among vehicles kept 92 %
+of the right answers, where a retrain is right on 56 % of them; without the records, 58 %.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from numpy.typing import NDArray
 
 from unlearn_core.proxies.covariance import regularize
 from unlearn_core.proxies.gaussian import factorize, linear_terms, log_share
-from unlearn_core.proxies.statistics import Moments, centred_chunks
+from unlearn_core.proxies.statistics import Moments
 
 RIDGE = 1e-3
 
@@ -19,27 +22,34 @@ RIDGE = 1e-3
 def kept_answers(
     total: Moments, features: NDArray[np.floating], labels: NDArray[np.integer], ridge: float = RIDGE
 ) -> float | None:
-    """The share of an LDA's right answers on the records that are still right once the records are not in its means.
-
-    The covariance is that of D, as ``lda`` has it, so that a request costs O(n d): its own second moments are not needed.
+    """The share of an LDA's right answers on the records that are still right in an LDA without them.
 
     Args:
         total: the moments of D.
         features: (n, d) the records, some of D's rows, and labels (n,).
 
     Returns:
-        None if the LDA of D is right about none of them.
+        None if the LDA of D is right about none of them, or no row is left.
     """
-    z = np.concatenate([chunk for _, chunk in centred_chunks(features, total.reference)])
-    of_class = (labels[:, None] == np.arange(len(total.counts))).astype(np.float64)
-    left = total.counts - np.bincount(labels, minlength=len(total.counts))
-    sums = np.where((left > 0)[:, None], total.sums - of_class.T @ z, 0.0)
-    factor = factorize(regularize(total.scatter(), total.n_rows, ridge, total.mean_total_variance()))
-
-    def right(counts: NDArray[np.int64], means: NDArray[np.float64]) -> NDArray[np.bool_]:
-        linear, constant = linear_terms(means, factor)
-        return (z @ linear + constant + log_share(counts, int(counts.sum()))).argmax(axis=1) == labels
-
-    before = right(total.counts, total.means())
-    after = right(left, sums / np.maximum(left, 1)[:, None])
+    z = np.subtract(features, total.reference, dtype=np.float32, casting="same_kind")
+    left = total - _moments(z, labels, total)
+    if left.n_rows == 0:
+        return None
+    before, after = (_right(moments, z, labels, ridge) for moments in (total, left))
     return float((before & after).sum() / before.sum()) if before.any() else None
+
+
+def _moments(z: NDArray[np.float32], labels: NDArray[np.integer], total: Moments) -> Moments:
+    """Of the records. Single precision takes a third of the time, and it is all that the time goes into."""
+    of_class = (labels[:, None] == np.arange(len(total.counts))).astype(np.float32)
+    sums, squares, outer = of_class.T @ z, of_class.T @ z**2, z.T @ z
+    counts = np.bincount(labels, minlength=len(total.counts))
+    return Moments(total.reference, counts, *(moment.astype(np.float64) for moment in (sums, squares, outer)))
+
+
+def _right(moments: Moments, z: NDArray[np.float32], labels: NDArray[np.integer], ridge: float) -> NDArray[np.bool_]:
+    """(n,) whether the LDA of these moments is right."""
+    covariance = regularize(moments.scatter(), moments.n_rows, ridge, moments.mean_total_variance())
+    linear, constant = linear_terms(moments.means(), factorize(covariance))
+    scores = z @ linear.astype(np.float32) + constant + log_share(moments.counts, moments.n_rows)
+    return scores.argmax(axis=1) == labels

@@ -20,13 +20,13 @@ def rows_of(centres, labels, each=60, dim=4, seed=0):
 
 
 def by_densities(x, y, forget, ridge):
-    """Two passes over all rows: class means and priors of D, then of D_r, the pooled covariance of D."""
+    """Two passes over all rows: class means, priors and the pooled covariance of D, then of D_r."""
     classes = range(y.max() + 1)
-    residuals = np.concatenate([x[y == c] - x[y == c].mean(axis=0) for c in classes])
-    covariance = residuals.T @ residuals / len(x)
-    covariance += ridge * np.trace(covariance) / x.shape[1] * np.eye(x.shape[1])
 
     def answers(rows):
+        residuals = np.concatenate([x[rows & (y == c)] - x[rows & (y == c)].mean(axis=0) for c in classes])
+        covariance = residuals.T @ residuals / rows.sum()
+        covariance += ridge * np.trace(covariance) / x.shape[1] * np.eye(x.shape[1])
         scores = [
             multivariate_normal(x[rows & (y == c)].mean(axis=0), covariance).logpdf(x[forget])
             + np.log((rows & (y == c)).mean())
@@ -55,6 +55,13 @@ def test_it_tells_a_group_that_others_stand_for_from_one_that_is_alone():
         forget = cluster == 1
         found = kept_answers(compute_moments(x, y, 2), x[forget], y[forget])
         assert found == pytest.approx(kept, abs=0.1)
+
+
+def test_the_covariance_forgets_too():
+    """The group lies beside the other class, and stretches the covariance of D towards itself: that one does not mind."""
+    x, y, cluster = rows_of([(0, 0), (0, 8), (4, 6)], labels=[0, 0, 1])
+    forget = cluster == 1
+    assert kept_answers(compute_moments(x, y, 2), x[forget], y[forget]) < 0.2
 
 
 def test_a_class_that_is_gone_is_known_no_more():

@@ -61,6 +61,7 @@ from unlearn_core.forgetting.plan import ForgetSettings, Plan, make_plan
 from unlearn_core.forgetting.request import NewRows, RecordList, new_rows
 from unlearn_core.forgetting.state import PreparedState, open_state
 from unlearn_core.forgetting.subject import Subject
+from unlearn_core.grid import RESNETS
 from unlearn_core.methods import Family
 from unlearn_core.nets.make import Blueprint, mixed, with_state
 from unlearn_core.nets.stack import NetworkStack
@@ -163,7 +164,7 @@ class OpenRequest:
         if self.blueprint is None:
             return math.inf
         how, epochs = self.blueprint.training
-        return least_warm_cost(n_retained, epochs, how.batch_size)
+        return least_warm_cost(n_retained, epochs, how.batch_size, self.arch in RESNETS)
 
     def _verdict(self, settings: ForgetSettings) -> Verdict | None:
         """What kind of request it is; only a prepared state can tell."""
@@ -348,7 +349,8 @@ class OpenRequest:
         lasts: float = recipe.epochs
         if plan.settings.proxy == AUTO:
             lasts = affordable_epochs(plan.settings.budget, longest, line.name)
-        lasts = min(max(lasts, least_steps(line.name) / steps), longest)
+        least = least_steps(line.name, steps * longest, self.arch in RESNETS)
+        lasts = min(max(lasts, least / steps), longest)
         recipe = recipe.lasting(lasts)
         fresh = self.blueprint.fresh(net, rows.inputs[:2], derive_seed(plan.settings.seed, line.name, "weights"))
         weights = "fresh weights"

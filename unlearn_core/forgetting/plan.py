@@ -26,7 +26,7 @@ from unlearn_core.proxies.statistics import Moments
 from unlearn_core.recipes import REQUEST_SCHEDULE, Optimization, Schedule, Stopping
 from unlearn_core.request_kind import Verdict
 from unlearn_core.target import Target, fit, make_target
-from unlearn_core.within_budget import LINEAR, choose_within
+from unlearn_core.within_budget import choose_within, hidden_layers
 
 Mask = NDArray[np.bool_]
 
@@ -207,7 +207,7 @@ def make_plan(
     asked, why = settings.proxy, "asked for by name"
     if asked == AUTO and verdict is not None and settings.finalizer == "kl":
         costs = (step_cost, taught_cost, least_warm)
-        fitting = choose_within(verdict.kind, arch == LINEAR, settings.budget, *costs, kept, arch in RESNETS)
+        fitting = choose_within(verdict.kind, hidden_layers(arch), settings.budget, *costs, kept, arch in RESNETS)
         if fitting is not None and (fitting.method not in methods.cut_short() or can_train_anew):
             asked = fitting.method
             why = (

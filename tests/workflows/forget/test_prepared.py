@@ -104,7 +104,7 @@ def here(case, prepared, monkeypatch) -> Path:
     [
         ("fifty.jsonl", "exchangeable", "newton"),
         ("subclass.csv", "whole class", "truncate"),
-        ("half.csv", "group", "short-small"),
+        ("half.csv", "group", "short"),
     ],
 )
 def test_each_kind_of_request_gets_what_fits_it_and_a_certificate_that_verifies(
