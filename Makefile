@@ -56,7 +56,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.gpu_plan
 	$(BIN)/python -m benchmarks.mlflow_writer
 
-# Kills a hundred processes while grids run, and strikes in other ways in between; takes hours, and is not part of the tests.
+# Kills a hundred processes while grids run, and strikes in other ways in between; takes about an hour, and is not part of the tests.
 chaos: $(READY)
 	$(BIN)/python -m benchmarks.chaos --kills 100
 
