@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import ray
 from ray import ObjectRef
 from ray.exceptions import (
+    ActorDiedError,
     NodeDiedError,
     ObjectLostError,
     OutOfMemoryError,
@@ -246,3 +248,13 @@ class RayAnswer:
             return ray.get(self._ref, timeout=seconds)
         except RayTaskError as error:
             raise (error.cause if isinstance(error.cause, Exception) else error) from error
+        except ActorDiedError as error:
+            raise (_why_it_never_began(error) or error) from error
+
+
+def _why_it_never_began(error: ActorDiedError) -> Exception | None:
+    """What an actor's constructor raised, if that is why there is none: Ray hands it out as text."""
+    said = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
+    if "error raised in its creation task" not in said:
+        return None
+    return RuntimeError(said.splitlines()[-1].strip())

@@ -10,6 +10,17 @@ from pathlib import Path
 UNFINISHED = ".tmp"
 
 
+def give_usual_mode(path: Path) -> None:
+    """The mode that the umask gives, for a file that a library made for its owner alone."""
+    # only a new file tells the umask without changing it for every thread
+    sample = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{UNFINISHED}")
+    sample.touch()
+    try:
+        path.chmod(sample.stat().st_mode & 0o777)
+    finally:
+        sample.unlink()
+
+
 def write_atomically(path: Path, text: str | Iterable[str]) -> None:
     """Replace a file's content in one step: a reader sees the old or the new, and any failure leaves the old.
 

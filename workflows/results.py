@@ -60,6 +60,7 @@ class Recorder:
         self._expected_in: Counter[Path] = Counter()
         """Cells that are still to come, by the file of the tree that they go into."""
         self._unsent: defaultdict[Place, dict[str, StoredCell]] = defaultdict(dict)
+        self._n_to_track: int = 0
 
     def use_ray(self) -> None:
         self._on_ray = True
@@ -130,10 +131,12 @@ class Recorder:
                 self._expected_in[file] -= 1
             if self.track and step_id not in self.tracked:
                 self._unsent[place][step_id] = (step_id, directory, identity)
+                self._n_to_track += 1
 
     @contextlib.contextmanager
     def telling(self, tell: Tell) -> Iterator[None]:
         """Have someone told, while the block runs, what is waited for if MLflow keeps the driver waiting or falls behind."""
+        self.layout.heartbeat.unlink(missing_ok=True)  # of a driver that was stopped
         watch = telling(self._queue, self.layout.heartbeat, self.place, tell)
         with watch if self.track else contextlib.nullcontext():
             yield
@@ -174,6 +177,12 @@ class Recorder:
             f"{removed}; {report.seconds:.1f} s in the writer, {done.waited:.1f} s waited for"
         )
 
+    @property
+    def lacking(self) -> str | None:
+        """What MLflow lacks of the cells that were recorded, and how it gets them; None if it lacks nothing."""
+        n_cells = self._n_to_track - len(self._queue.confirmed)
+        return f"cells that MLflow lacks: {n_cells}; catch up with: {self._catch_up()}" if n_cells > 0 else None
+
     def _catch_up(self) -> str:
         where = "" if self.uri == default_tracking_uri(self.layout.out) else f" --tracking-uri {self.place}"
         return f"unlearn sync --out {self.layout.out}{where}"
@@ -195,9 +204,9 @@ class Recorder:
         return self._start_tracker() if ahead is None else ahead.result()
 
     def _start_tracker(self) -> LocalActor | RayActor:
+        self.layout.heartbeat.unlink(missing_ok=True)  # of another writer; before MLflow is loaded, which takes seconds
         from tracking.mlflow_tracker import MlflowTracker
 
-        self.layout.heartbeat.unlink(missing_ok=True)  # of another writer
         arguments = (
             self.uri,
             self.layout.experiment,

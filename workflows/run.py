@@ -85,7 +85,7 @@ def run_plan(
     with contextlib.ExitStack() as stack:
         stack.callback(recorder.write_tree)
         stack.callback(display.stop)
-        stack.push(lambda kind, *_: status.write_last(failed=kind is not None))
+        stack.push(lambda kind, *_: status.write_last(recorder.lacking, failed=kind is not None))
         stack.enter_context(recorder.telling(tell))
         if state.left:
             backend = (workers or stack.enter_context(Workers(layout.store, machine))).backend()
@@ -159,16 +159,20 @@ class Status:
         self.state: State = state
         self._last: float = 0.0
         self.waits_for: str | None = None
-        """What MLflow keeps the run waiting for, if it does."""
+        """What MLflow keeps the run waiting for, if it does; once it has ended, what MLflow lacks."""
 
     def write_due(self) -> None:
         if time.monotonic() - self._last >= 1.0:
             self.write()
 
-    def write_last(self, failed: bool) -> None:
-        """What ended the run is what is told: if that is a full disk, the status cannot be written either."""
+    def write_last(self, lacking: str | None, failed: bool) -> None:
+        """What ended the run is what is told: if that is a full disk, the status cannot be written either.
+
+        Args:
+            lacking: what MLflow lacks, if anything.
+        """
         try:
-            self.waits_for = None
+            self.waits_for = lacking
             self.write(finished=True)
         except OSError:
             if not failed:

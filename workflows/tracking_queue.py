@@ -100,6 +100,7 @@ class TrackingQueue:
         self._settled_before: int = 0
         self._asked: float | None = None
         self._blocked: float | None = None
+        self._waited: float = 0.0
         self.confirmed: set[str] = set()
 
     def announce(self, n_runs: int) -> None:
@@ -125,9 +126,10 @@ class TrackingQueue:
         try:
             yield
         finally:
+            if outer is None:
+                self._waited += time.monotonic() - self._blocked
+                self._asked = self._asked if self._sent else None
             self._blocked = outer
-            if outer is None and not self._sent:
-                self._asked = None
 
     def pump(self) -> None:
         """Take what answers there are, and send what there is room for; waits for nothing but a writer in this process."""
@@ -149,7 +151,6 @@ class TrackingQueue:
             return self._finish(last)
 
     def _finish(self, last: Mapping[str, Iterable[Any]]) -> Tracked:
-        started = time.perf_counter()
         tries = 2 if self._trouble is None else 1
         for _ in range(tries):
             try:
@@ -162,11 +163,15 @@ class TrackingQueue:
                 report: TrackerReport = writer.call("report").get(ANSWER_SECONDS)
                 writer.close()
                 self._writer = None
-                return Tracked(report, 0, time.perf_counter() - started)
+                return Tracked(report, 0, self._waited_so_far())
             except Exception as error:  # as above
                 self._fall_behind(error)
         missing = sum(len(parcel.step_ids) for parcel in self._waiting)
-        return Tracked(None, missing, time.perf_counter() - started, self._trouble)
+        return Tracked(None, missing, self._waited_so_far(), self._trouble)
+
+    def _waited_so_far(self) -> float:
+        """By the driver, for a writer in this process also while cells are computed."""
+        return self._waited + (0.0 if self._blocked is None else time.monotonic() - self._blocked)
 
     def _send(self, room: int) -> None:
         while self._waiting and len(self._sent) < room:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import time
 from pathlib import Path
@@ -299,3 +300,14 @@ def test_a_data_folder_that_cannot_be_written_is_named(tmp_path, no_network):
     line = refusal(find_weights, SMALL_TORCHVISION, None, tmp_path / "data", True)
     assert f"cannot write {tmp_path / 'data' / 'weights'}" in line
     assert "--data-root" in line
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o027, 0o640)])
+def test_colleagues_can_read_weights_as_the_umask_says(tmp_path, mask, mode):
+    """safetensors alone gives 0600, whatever the umask is."""
+    before = os.umask(mask)
+    try:
+        save_safetensors(tmp_path / "weights.safetensors", tensors())
+    finally:
+        os.umask(before)
+    assert [(path.name, path.stat().st_mode & 0o777) for path in tmp_path.iterdir()] == [("weights.safetensors", mode)]

@@ -108,3 +108,22 @@ def test_what_no_writer_takes_is_counted_and_named(tmp_path, monkeypatch):
     assert tracked.trouble is not None
     assert tracked.trouble.startswith("Died: ")
     assert len(database) == len(to_mlflow.confirmed) == 2, "those that the first one confirmed"
+
+
+def test_all_that_the_driver_waited_is_told_also_for_a_writer_in_its_own_process(tmp_path, monkeypatch):
+    """Ten seconds a variant, by a clock that nothing else moves: when they are added, not at the end."""
+    clock = [0.0]
+    monkeypatch.setattr(tracking_queue.time, "monotonic", lambda: clock[0])
+
+    class Slow(Writer):
+        def call(self, method: str, *arguments: Any) -> Later:
+            clock[0] += 10.0 if method == "log_variant" else 0.0
+            return super().call(method, *arguments)
+
+    to_mlflow = queue(tmp_path, [Slow([])])
+    for parcel in parcels(3):
+        to_mlflow.add(parcel)
+    assert clock == [30.0], "they are written as they come"
+    tracked = to_mlflow.finish({})
+    assert tracked is not None
+    assert tracked.waited == 30.0

@@ -17,10 +17,12 @@ from tasks.state import State
 from tasks.step import Kind, Step
 from tests.commands import unlearn
 from tests.processes import running, wait_until
-from tracking.heartbeat import Beat
+from tracking.heartbeat import Beat, read_beat
+from unlearn_core.writing import write_atomically
 from workflows import tracking_watch
 from workflows.display import Display
 from workflows.layout import Layout
+from workflows.results import Recorder
 from workflows.tracking_queue import Parcel, Standing, TrackingQueue
 from workflows.tracking_watch import telling, waits_for
 
@@ -199,8 +201,17 @@ def test_a_server_that_says_nothing_is_named_in_the_log_and_in_status_while_it_i
             assert said in shown
             assert f"running as process {grid.pid}" in shown
             wait_until(lambda: "waiting for MLflow: 4 of 4 runs left to write" in grid.stdout, "it in the log", grid)
-    assert _waits_for(out) == "", "who waits no longer says so no longer"
-    assert "waiting for MLflow" not in unlearn("status", "--out", out).stdout
+    shown = unlearn("status", "--out", out).stdout
+    assert "waiting for MLflow" not in shown, "who waits no longer says so no longer"
+    assert f"cells that MLflow lacks: 1; catch up with: unlearn sync --out {out} --tracking-uri {server}" in shown
+
+
+def test_a_sign_of_life_of_a_stopped_driver_is_none_of_the_next(tmp_path):
+    """It would be taken for that of the next one's writer, which has written nothing yet."""
+    recorder = Recorder(Layout(tmp_path), None)
+    write_atomically(recorder.layout.heartbeat, json.dumps({"answered": 0.0, "settled": 30}))
+    with recorder.telling(lambda line: None):
+        assert read_beat(recorder.layout.heartbeat) is None
 
 
 def _waits_for(out: Path) -> str:

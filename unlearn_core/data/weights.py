@@ -22,6 +22,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from unlearn_core.errors import BadInput, first_line
+from unlearn_core.writing import give_usual_mode
 
 if TYPE_CHECKING:
     import torch
@@ -215,8 +216,17 @@ def weights_fingerprint(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def save_safetensors(path: Path, state: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write named tensors, in whatever memory format they are: a GPU's ResNet is channels-last."""
+def save_safetensors(
+    path: Path,
+    state: Mapping[str, torch.Tensor],
+    metadata: Mapping[str, str] | None = None,
+    private: bool = False,
+) -> None:
+    """Write named tensors, in whatever memory format they are: a GPU's ResNet is channels-last.
+
+    ``private``: leave the file to its owner alone, as safetensors makes it; otherwise its mode is what the umask gives, so
+    that colleagues can read a shared store.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -224,6 +234,8 @@ def save_safetensors(path: Path, state: Mapping[str, torch.Tensor], metadata: Ma
     tensors = {name: tensor.contiguous().clone() for name, tensor in state.items()}
     try:
         save_file(tensors, path, metadata=dict(metadata) if metadata else None)
+        if not private:
+            give_usual_mode(path)
     except SafetensorError as error:  # its way of saying that a disk is full
         raise BadInput(f"cannot write {path} ({first_line(error)}); make room, or name another folder") from error
 

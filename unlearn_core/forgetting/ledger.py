@@ -241,7 +241,7 @@ class Ledger:
             np.savez(make_private(scratch.path / files["statistics"]), allow_pickle=False, **arrays)
             for role, state in (("base", base), ("last", last)):
                 if state is not None and files[role] != kept.get(role):
-                    save_safetensors(scratch.path / files[role], state)
+                    save_safetensors(scratch.path / files[role], state, private=True)
                     (scratch.path / files[role]).chmod(PRIVATE)
             for path in scratch.path.iterdir():
                 sync(path)

@@ -63,7 +63,7 @@ def _show(layout: Layout, known: dict[str, Any], console: Console) -> None:
         say(f"{process} is there, but gave no sign of life for {duration(silent)}; {known['left']} steps left")
     else:
         say(f"running as {process}, {known['left']} steps left, last seen {when}")
-    if runs and known.get("waits_for"):
+    if (runs or known["finished"]) and known.get("waits_for"):
         say(known["waits_for"])
     for step in known["running"] if runs else ():
         say(f"running: {step}")
