@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracking.entries import mean_over_seeds, ratio
-from tracking.front import MEASURES, SHORT, Trajectory, interpolated, short_at, trajectories
+from tracking.front import MEASURES, SHORT, Trajectory, reached, short_at, trajectories
 from tracking.tree import TreeVariant
-from unlearn_core import methods
 from unlearn_core.grid import RESNETS, Scenario
 from unlearn_core.recipes import training_epochs, training_optimization
 from unlearn_core.request_kind import RequestKind
@@ -100,23 +99,15 @@ def auto_places(variant: TreeVariant, budgets: Sequence[float] = AUTO_BUDGETS) -
 
 def _place(variant: TreeVariant, found: Sequence[Trajectory], budget: float, measure: str) -> AutoPlace:
     choice = auto_choice(variant, budget)
-    reached = {t.method: kl for t in found if (kl := _reached(t, measure, budget)) is not None}
+    kls = {t.method: kl for t in found if (kl := reached(t, measure, budget)) is not None}
     floor = mean_over_seeds(variant.entries, "floor", "last", measure) if variant.has("floor") else None
     return AutoPlace(
         budget,
         measure,
         choice,
-        reached.get(choice.method),
-        reached.get(SHORT),
+        kls.get(choice.method),
+        kls.get(SHORT),
         short_at(found, measure, budget),
-        min(reached.values(), default=None),
+        min(kls.values(), default=None),
         floor,
     )
-
-
-def _reached(trajectory: Trajectory, measure: str, budget: float) -> float | None:
-    """What goes on for as long as it may ends at the budget; all else with the last record within it."""
-    if trajectory.method in methods.cut_short():
-        return interpolated(trajectory, measure, budget)
-    point = trajectory.within(budget)
-    return None if point is None else point.mean(measure)

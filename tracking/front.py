@@ -2,7 +2,8 @@
 
 The measure of every method is ``short``, a retrain cut short: it needs no base network and no forgotten rows. Where
 ``short-small``, the same in smaller batches, was run too, the closer of the two at that cost is the measure. No point
-is picked with the retrain at hand: within a budget a method counts with its last record, not with its closest.
+is picked with the retrain at hand: within a budget a method counts with its last record, not with its closest; what trains
+for as long as it may, as ``short`` does, counts where the budget ends.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from itertools import pairwise
 
 from tracking.entries import Entry, Spread, mean_over_seeds, ratio, spread, unlearned_nothing
 from tracking.tree import TreeVariant
+from unlearn_core import methods
 
 SHORT = "short"
 CUT_SHORT: tuple[str, ...] = (SHORT, "short-small")
@@ -117,6 +119,16 @@ def interpolated(trajectory: Trajectory, measure: str, budget: float) -> float |
     return last_kl if budget <= HELD * last_cost else None
 
 
+def reached(trajectory: Trajectory, measure: str, budget: float) -> float | None:
+    """What goes on for as long as it may ends at the budget; all else with the last record within it."""
+    point = trajectory.within(budget)
+    last = None if point is None else point.mean(measure)
+    if trajectory.method not in methods.cut_short():
+        return last
+    kl = interpolated(trajectory, measure, budget)
+    return last if kl is None and trajectory.method not in CUT_SHORT else kl
+
+
 @dataclass(frozen=True)
 class Place:
     """Who is closest within a budget on a measure, and ``short`` at the same cost; None if there is none."""
@@ -148,9 +160,13 @@ def headline_budget(found: Sequence[Place]) -> float | None:
 
 def _place(found: Sequence[Trajectory], budget: float, measure: str) -> Place:
     rivals = [
-        (kl, point.cost, trajectory)
+        (
+            kl,
+            min(budget, trajectory.points[-1].cost) if trajectory.method in methods.cut_short() else point.cost,
+            trajectory,
+        )
         for trajectory, point in _rivals(found, budget)
-        if (kl := point.mean(measure)) is not None
+        if (kl := reached(trajectory, measure, budget)) is not None
     ]
     short = short_at(found, measure, budget)
     if not rivals:
@@ -163,8 +179,8 @@ def over_short(variant: TreeVariant, budget: float) -> dict[str, tuple[float, fl
     """Ratios to ``short`` on KL_f and KL_t, by method, of all that can be compared with it at this cost."""
     found = trajectories(variant)
     ratios: dict[str, tuple[float, float]] = {}
-    for trajectory, point in _rivals(found, budget):
-        kl_f, kl_t = (ratio(point.mean(measure), short_at(found, measure, budget)) for measure in MEASURES)
+    for trajectory, _ in _rivals(found, budget):
+        kl_f, kl_t = (ratio(reached(trajectory, m, budget), short_at(found, m, budget)) for m in MEASURES)
         if kl_f is not None and kl_t is not None:
             ratios[trajectory.method] = (kl_f, kl_t)
     return ratios

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -75,6 +76,17 @@ def test_the_ratio_is_to_short_at_the_budget(made):
     assert over_short(made.variant(raced(made)), 0.01) == {
         "ga": (pytest.approx(0.1), pytest.approx(0.3 / (0.4 * (0.1 / 0.4) ** 0.69897)))
     }, "log10(5) of the way from 0.4 to 0.1"
+
+
+def test_a_rival_that_trains_for_as_long_as_it_may_counts_where_the_budget_ends(made):
+    """Half-way between two records on two log axes, where an edit counts with the one that it has."""
+    records = ((0.003, 0.8, 0.8), (0.03, 0.2, 0.2))
+    short = made.raced("short", (0.001, 9.0, 9.0), (0.1, 9.0, 9.0))
+    share = math.log(0.01 / 0.003) / math.log(0.03 / 0.003)
+    for method, kl in (("short-warm", 0.8 * 0.25**share), ("newton", 0.8)):
+        variant = made.variant(made.cell(42, **{"short": short, method: made.raced(method, *records)}))
+        found = place(variant, 0.01, "kl_f")
+        assert (found.method, found.kl) == (method, pytest.approx(kl))
 
 
 def test_short_is_no_rival_of_itself_and_methods_that_some_seeds_lack_are_none(made):
