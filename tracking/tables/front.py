@@ -40,8 +40,8 @@ COLUMNS: tuple[Column, ...] = tuple(
 )
 CAPTION = (
     "closest: the method with the least KL after spending at most this share of a retrain's cost, each with its last record "
-    "within it, or where it ends for what trains for as long as it may, means over seeds; cost: what that took, prep.: what was "
-    "computed before any request came; "
+    "within it, or where it ends for what trains for as long as it may, means over seeds; cost: what that took, prep.: what "
+    "was computed before any request came; "
     f"{SHORT}: a retrain cut short at exactly this cost, interpolated between its records on two log axes, -- before the "
     f"first, where there is no competitor, and beyond {HELD:g} times the last; x {SHORT}: ratio of the two, "
     f"bold below 1: closer than plain training for as long; base and floor for reference; {KL_DEFINED}"
