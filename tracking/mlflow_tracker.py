@@ -49,6 +49,7 @@ from tracking.run_summary import (
     grid_description,
     grid_summary,
     row_summaries,
+    rows_of,
     variant_description,
     variant_summary,
 )
@@ -122,7 +123,9 @@ class MlflowTracker:
         name, said = str(variant.variant), digest(variant)
         known, means = self._variants[name], self._means[name]
         current = next((run for run in known if run.finished and run.tags.get("summary") == said), None)
-        if current is not None and means and all(_below(run, current) and run.finished for run in means):
+        # a writer may have been killed between two of them
+        whole = sorted(run.tags.get("method", "") for run in means) == sorted(rows_of(variant))
+        if current is not None and whole and all(_below(run, current) and run.finished for run in means):
             self._keep_only(current, known)
             return defaultdict(lambda: current.run_id, {run.tags["method"]: run.run_id for run in means})
         stale = [*known, *means]

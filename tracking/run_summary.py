@@ -52,7 +52,7 @@ def variant_summary(variant: TreeVariant) -> RunSummary:
     """Means and standard deviations over seeds of every row, who is closest, and the benchmark as its description."""
     metrics: Numbers = [("seeds", len(variant.entries), 0)]
     means: dict[str, dict[str, float]] = {}
-    for row in _rows(variant):
+    for row in rows_of(variant):
         for measure, spread in _spreads(variant, row):
             means.setdefault(row, {})[measure] = spread.mean
             metrics.append((f"{measure}/{row}", spread.mean, 0))
@@ -73,7 +73,7 @@ def variant_summary(variant: TreeVariant) -> RunSummary:
 def row_summaries(variant: TreeVariant) -> Iterator[RunSummary]:
     """A row over all seeds: its curve if all of them have one, and its numbers at the end."""
     curves = {found.method: found.points for found in trajectories(variant)}
-    for row in _rows(variant):
+    for row in rows_of(variant):
         curve: Numbers = []
         for step, point in enumerate(curves.get(row, ()), start=1):
             curve.append((COST, 100 * point.cost, step))
@@ -141,7 +141,8 @@ def _fitting(*parts: str, table: Table) -> str:
     return text[: text.rindex("\n", 0, room)] + CUT
 
 
-def _rows(variant: TreeVariant) -> list[str]:
+def rows_of(variant: TreeVariant) -> list[str]:
+    """References and methods, each of which has a run over all seeds."""
     return [row for row in (*REFERENCES, *variant.methods) if variant.has(row)]
 
 
