@@ -120,7 +120,10 @@ def interpolated(trajectory: Trajectory, measure: str, budget: float) -> float |
 
 
 def reached(trajectory: Trajectory, measure: str, budget: float) -> float | None:
-    """What goes on for as long as it may ends at the budget; all else with the last record within it."""
+    """What goes on for as long as it may ends at the budget; all else with the last record within it.
+
+    Beyond its records a rival counts with the last; of the competitor nothing is known there.
+    """
     point = trajectory.within(budget)
     last = None if point is None else point.mean(measure)
     if trajectory.method not in methods.cut_short():
@@ -160,12 +163,8 @@ def headline_budget(found: Sequence[Place]) -> float | None:
 
 def _place(found: Sequence[Trajectory], budget: float, measure: str) -> Place:
     rivals = [
-        (
-            kl,
-            min(budget, trajectory.points[-1].cost) if trajectory.method in methods.cut_short() else point.cost,
-            trajectory,
-        )
-        for trajectory, point in _rivals(found, budget)
+        (kl, cost, trajectory)
+        for trajectory, cost in _rivals(found, budget)
         if (kl := reached(trajectory, measure, budget)) is not None
     ]
     short = short_at(found, measure, budget)
@@ -186,10 +185,12 @@ def over_short(variant: TreeVariant, budget: float) -> dict[str, tuple[float, fl
     return ratios
 
 
-def _rivals(found: Sequence[Trajectory], budget: float) -> Iterator[tuple[Trajectory, Point]]:
+def _rivals(found: Sequence[Trajectory], budget: float) -> Iterator[tuple[Trajectory, float]]:
+    """Each with what it spends of the budget."""
     for trajectory in found:
         if trajectory.method not in CUT_SHORT and (point := trajectory.within(budget)) is not None:
-            yield trajectory, point
+            lasts = trajectory.method in methods.cut_short()
+            yield trajectory, min(budget, trajectory.points[-1].cost) if lasts else point.cost
 
 
 def short_at(found: Sequence[Trajectory], measure: str, budget: float) -> float | None:

@@ -191,9 +191,10 @@ def _for_group(hidden: int, budget: float, least_warm: float, kept: float | None
     if kept is None:
         return _cut_short(hidden, budget, why)
     known = f"a model of the others still knows {kept:.0%} of those that it knew"
-    warm, ends, more = SHORT_WARM_GROUP, WARM_GROUP_ENDS[min(max(hidden, 1), 2)], MORE_TRAINING
     if hidden == 0:  # it remembers less, and there is better to come
         warm, ends, more = SHORT_WARM, SECOND_ORDER_COSTS, f"{NEWTON_CG}, from {SECOND_ORDER_COSTS:.1%} on"
+    else:
+        warm, ends, more = SHORT_WARM_GROUP, WARM_GROUP_ENDS[min(hidden, 2)], MORE_TRAINING
     if kept >= ANSWERS_KEPT and least_warm <= budget < ends:
         return BudgetChoice(warm, f"{why}, but {known}", SHORT, more)
     return _cut_short(hidden, budget, f"{why}; {known}")

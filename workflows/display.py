@@ -113,7 +113,7 @@ class Display:
 
     def _line(self, state: State) -> str:
         finished = len(state.cached) + len(state.done)
-        waiting = f", workers that wait for a place: {state.workers_waiting}" if state.workers_waiting else ""
+        waiting = f", {state.workers_waiting} workers wait for a place" if state.workers_waiting else ""
         return (
             f"{finished}/{len(state.steps)} steps done, {len(state.running)} running, {len(state.failures)} failed, "
             f"about {duration(self.estimate(state))} left{waiting}"
