@@ -11,6 +11,7 @@ from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from tasks.cache import Cache
+from tasks.compute.reading import read_array
 from tasks.files import ARRAYS, LABELS, SHARD
 from tasks.step import Kind, Step
 from tasks.store import Store
@@ -112,13 +113,9 @@ def _assembly(step: Step, store: Store) -> Write:
 
 
 def load_arrays(step: Step, store: Store) -> LabelledSet:
-    """A stored data set with memory-mapped arrays."""
+    """A stored data set; large arrays are memory-mapped."""
     directory = store.path(step)
-    arrays = {
-        name: np.load(directory / f"{name}.npy", mmap_mode="c", allow_pickle=False)
-        for name in ARRAYS
-        if (directory / f"{name}.npy").exists()
-    }
+    arrays = {name: read_array(directory / f"{name}.npy") for name in ARRAYS if (directory / f"{name}.npy").exists()}
     kind = ImageSet if step.kind in IMAGE_KINDS else FeatureSet
     return kind.from_arrays(_dataset_of(step), arrays, source=str(directory))
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.torch import load_file
 
 from tasks.cache import Cache
+from tasks.compute.reading import read_array, read_weights
 from tasks.files import RECORD, WEIGHTS
 from tasks.step import Kind, Step, check_config
 from tasks.store import Store, write_json
@@ -125,7 +125,7 @@ def _given(step: Step, store: Store, cache: Cache) -> Given:
     folder = store.path(subject)
 
     def rows() -> Given:
-        arrays = {path.stem: np.load(path, mmap_mode="c", allow_pickle=False) for path in folder.glob("*.npy")}
+        arrays = {path.stem: read_array(path) for path in folder.glob("*.npy")}
         read = arrays.get("inputs", arrays["features"])
         train = Rows(arrays["labels"], arrays["features"], lambda: as_inputs(read, cache.device))
         problem = Problem(train, None, subject.config["n_classes"])
@@ -140,7 +140,7 @@ def _given(step: Step, store: Store, cache: Cache) -> Given:
 def _network(subject: Step, given: Given, store: Store) -> NetworkStack:
     name = subject.config["network"]
     with contextlib.chdir(subject.hints["folder"]) if ":" in name else contextlib.nullcontext():
-        net = blueprint(name).restore(load_file(store.path(subject) / WEIGHTS), given.problem.train.inputs[:2])
+        net = blueprint(name).restore(read_weights(store.path(subject) / WEIGHTS), given.problem.train.inputs[:2])
     if state_sha256(net.state(0)) != subject.config["weights"]:
         raise BadInput(f"{name} builds another network here than where the command runs; use the same code there")
     return net

@@ -16,11 +16,11 @@ from types import MappingProxyType
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file
 
 from tasks.cache import Cache
 from tasks.compute.data import Write, compute_features, compute_images, compute_resized, compute_shard, load_arrays
 from tasks.compute.parts import compute_part
+from tasks.compute.reading import read_array, read_weights
 from tasks.compute.request import compute_request
 from tasks.files import ENTRY, KL_ROWS, MARGINS, OMEGA, RECORD, SKETCH, WEIGHTS
 from tasks.step import Kind, Step, check_config
@@ -243,7 +243,7 @@ def _problem(step: Step, store: Store, cache: Cache) -> Problem:
 def _load_sketch(step: Step | None, store: Store) -> Sketch | None:
     if step is None:
         return None
-    arrays = (np.load(store.path(step) / f"{part}.npy", mmap_mode="c", allow_pickle=False) for part in SKETCH)
+    arrays = (read_array(store.path(step) / f"{part}.npy") for part in SKETCH)
     return Sketch(*arrays)
 
 
@@ -287,7 +287,7 @@ def _trained(steps: Sequence[Step], store: Store, cache: Cache, problem: Problem
     """A stack of stored networks, one per step."""
 
     def load(step: Step) -> dict[str, torch.Tensor]:
-        return cache.get(step.id, lambda: load_file(store.path(step) / WEIGHTS))
+        return cache.get(step.id, lambda: read_weights(store.path(step) / WEIGHTS))
 
     net = stored_network(steps[0].config["arch"], [load(step) for step in steps], problem.device)
     return Trained(net, tuple(store.read_json(step, RECORD)["seconds"] for step in steps))
