@@ -141,6 +141,11 @@ class Recorder:
         with watch if self.track else contextlib.nullcontext():
             yield
 
+    def look_after_writer(self) -> None:
+        """Take MLflow's answers and send it more, also while no cell ends; not in this process, which would wait for it."""
+        if self._on_ray:
+            self._queue.pump()
+
     def write_due(self) -> None:
         """Write what has waited long enough into the tree."""
         self._tree.write_due()

@@ -201,6 +201,7 @@ class Status:
 
 def _on_change(status: Status, display: Display, recorder: Recorder) -> None:
     display.update(status.state)
+    recorder.look_after_writer()
     recorder.write_due()
     status.write_due()
 

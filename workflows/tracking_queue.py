@@ -133,7 +133,7 @@ class TrackingQueue:
 
     def pump(self) -> None:
         """Take what answers there are, and send what there is room for; waits for nothing but a writer in this process."""
-        if self._trouble is not None and time.monotonic() < self._retry_at:
+        if not (self._waiting or self._sent) or (self._trouble is not None and time.monotonic() < self._retry_at):
             return
         with self.blocking():
             try:

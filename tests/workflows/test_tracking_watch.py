@@ -6,24 +6,26 @@ import json
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from tasks.state import State
+from tasks.state import Finished, JobResult, State
 from tasks.step import Kind, Step
 from tests.commands import unlearn
 from tests.processes import running, wait_until
 from tracking.heartbeat import Beat, read_beat
+from tracking.tracked import TrackerReport
 from unlearn_core.writing import write_atomically
 from workflows import tracking_watch
 from workflows.display import Display
 from workflows.layout import Layout
 from workflows.results import Recorder
-from workflows.tracking_queue import Parcel, Standing, TrackingQueue
+from workflows.run import Machine, Workers, run_plan
+from workflows.tracking_queue import BACKLOG, Parcel, Standing, TrackingQueue
 from workflows.tracking_watch import telling, waits_for
 
 GRID = (
@@ -116,9 +118,9 @@ class Stuck:
     def ready(self) -> bool:
         return self.go.is_set()
 
-    def get(self, seconds: float) -> str:
+    def get(self, seconds: float) -> TrackerReport:
         assert self.go.wait(60)
-        return "report"
+        return TrackerReport(0, 0, 0, 0.0)
 
     def close(self) -> None:
         pass
@@ -149,6 +151,64 @@ def test_a_driver_that_waits_at_the_end_says_so_until_the_answer(tmp_path, monke
     assert tracked.trouble is None
     assert queue.standing().asked is None
     assert "waiting for MLflow: 7 of 7 runs left to write, its writer has been starting for 0 s" in told
+
+
+class OneLongStep(Workers):
+    """A step during which MLflow's writer answers; notes how things stand before the step ends."""
+
+    on_gpu: bool = False
+
+    def __init__(self, writer: Stuck, queue: TrackingQueue) -> None:
+        self._writer: Stuck = writer
+        self._queue: TrackingQueue = queue
+        self._steps: Sequence[Step] = ()
+        self._turns: int = 0
+        self.noted: Standing | None = None
+        self.confirmed: int = 0
+
+    def backend(self) -> OneLongStep:
+        return self
+
+    def idle(self) -> Sequence[Hashable]:
+        return () if self._steps else ("worker",)
+
+    def submit(self, worker: Hashable, steps: Sequence[Step]) -> None:
+        self._steps = steps
+
+    def wait(self, seconds: float) -> Sequence[Finished]:
+        self._turns += 1
+        self._writer.go.set()
+        if self._turns < 4:
+            return ()
+        self.noted, self.confirmed = self._queue.standing(), len(self._queue.confirmed)
+        return (Finished("worker", self._steps, JobResult(0.0)),)
+
+    def waiting_for_a_place(self) -> int:
+        return 0
+
+    def set_aside(self, worker: Hashable) -> str:
+        raise AssertionError(worker)
+
+    def close(self) -> None:
+        pass
+
+
+def test_mlflow_is_looked_after_while_no_cell_ends(tmp_path, monkeypatch):
+    """Its answers are taken, so that it is not called silent, and it is sent what was more than its backlog."""
+    writer = Stuck()
+    queue = TrackingQueue(lambda: writer, tmp_path / "trouble.txt")
+    names = [str(number) for number in range(BACKLOG + 3)]
+    for name in names:
+        queue.add(Parcel(frozenset({name}), lambda: "a", 1))  # pyright: ignore[reportArgumentType]  # as above
+    assert queue.standing().asked is not None
+    recorder = Recorder(Layout(tmp_path), None)
+    monkeypatch.setattr(recorder, "_queue", queue)
+    workers = OneLongStep(writer, queue)
+    display = Display(Console(quiet=True), "t", lambda state: 0.0)
+    run_plan([Step(Kind.BASE, {"seed": 0})], Layout(tmp_path), Machine(), recorder, display, workers)
+    assert workers.confirmed == len(names)
+    assert workers.noted is not None
+    assert workers.noted.asked is None, "nothing is asked of it"
 
 
 @pytest.mark.parametrize("terminal", [False, True])
