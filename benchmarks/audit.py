@@ -31,6 +31,7 @@ SHADOWS, RECORDS = 64, 1000
 
 def main() -> None:
     torch.set_num_threads(1)
+    widths = head_widths("mlp1", DIM, CLASSES)
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(N, DIM, generator=generator)
     labels = torch.randint(0, CLASSES, (N,), generator=generator)
@@ -38,7 +39,7 @@ def main() -> None:
 
     def stacked() -> None:
         for role, visit, gone in (("base", Visit.ALL, None), ("retrain", Visit.RETAIN, forget)):
-            net = HeadStack.initialise(head_widths("mlp1", DIM, CLASSES), [torch.Generator() for _ in range(MAX_FUSED)])
+            net = HeadStack.initialise(widths, [torch.Generator() for _ in range(MAX_FUSED)])
             members = [Member(seed, role, labels, gone) for seed in range(MAX_FUSED)]
             train(net, inputs, members, training_recipe(visit, epochs=1), HEAD_TRAINING)
 
@@ -47,7 +48,7 @@ def main() -> None:
 
     def data_loader() -> None:
         for rows in (everything, retained):
-            model, optimizer = one_model()
+            model, optimizer = one_model(widths)
             for x, y in DataLoader(rows, batch_size=BATCH, shuffle=True):
                 optimizer.zero_grad()
                 functional.cross_entropy(model(x), y).backward()

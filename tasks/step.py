@@ -48,7 +48,12 @@ N_FORGET = "n_forget"
 
 # Raised when the code of a kind changes what it computes: old results are then no longer found.
 VERSIONS: Mapping[Kind, int] = MappingProxyType(
-    {**dict.fromkeys(Kind, 1), Kind.AUDIT: 4, Kind.UNLEARN: 2, Kind.ANSWERS: 2}
+    {
+        **dict.fromkeys(Kind, 1),
+        **dict.fromkeys((Kind.BASE, Kind.RETRAIN, Kind.FLOOR, Kind.PREPARED), 2),
+        **dict.fromkeys((Kind.UNLEARN, Kind.ANSWERS), 3),
+        Kind.AUDIT: 4,
+    }
 )
 
 NAMED_BY = (

@@ -13,12 +13,15 @@ import torch
 
 from tests.pretended_cuda import Pretence, pretended_cuda
 from unlearn_core import methods
-from unlearn_core.edits.newton_cg import conjugate_gradients
+from unlearn_core.edits.flow import FLOW, FlowConstants, edit, prepare
+from unlearn_core.edits.request import EditRequest
 from unlearn_core.edits.ssd import importances
 from unlearn_core.methods import Family
 from unlearn_core.nets.heads import HeadStack
 from unlearn_core.nets.resnet import ResNetStack
 from unlearn_core.nets.stack import NetworkStack
+from unlearn_core.preparations import Given
+from unlearn_core.problem import Problem, Rows
 from unlearn_core.recipes import (
     PAPER_SCHEDULE,
     Optimization,
@@ -87,24 +90,23 @@ def test_the_waits_of_training_resnet18_do_not_grow_with_its_steps():
     assert many == few, pretence.waits
 
 
-def test_conjugate_gradients_wait_for_nothing():
+def test_the_waits_of_a_flow_do_not_grow_with_its_steps():
     rng = np.random.default_rng(0)
-    a = rng.normal(size=(6, 6))
-    a, b = a @ a.T + np.eye(6), rng.normal(size=6)
-    with pretended_cuda() as pretence:
-        matrix, right = (torch.from_numpy(array).to("cuda") for array in (a, b))
-        pretence.waits.clear()
-        found = conjugate_gradients(lambda x: matrix @ x, right, lambda x: x, iterations=6)
-        assert pretence.n_waits == 0
-        np.testing.assert_allclose(found.cpu().numpy(), np.linalg.solve(a, b), rtol=1e-8)
-
-
-@pytest.mark.parametrize("solved", [np.zeros(3), np.array([1.0, 0.0, 0.0])])
-def test_conjugate_gradients_stay_where_they_have_arrived(solved):
-    """The right side 0, and an eigenvector: after one iteration the residual is exactly 0, and many more change nothing."""
-    right = torch.from_numpy(2.0 * solved)
-    found = conjugate_gradients(lambda x: 2.0 * x, right, lambda x: x, iterations=9)
-    np.testing.assert_array_equal(found.numpy(), solved)
+    inputs, labels = torch.from_numpy(rng.normal(size=(200, 5))).float(), np.arange(200) % C
+    mask, found, steps = labels == 1, [], []
+    for least in (6, 12):
+        constants = FlowConstants(epochs=20, batch_size=64, rows=32, path_rows=64, least_steps=least)
+        path = prepare(Given(Problem(Rows(labels, inputs.numpy(), lambda: inputs), None, C), "linear"), constants)
+        steps.append(len(path.lengths))
+        with pretended_cuda() as pretence:
+            there = inputs.to("cuda")
+            net = HeadStack.initialise((5, C), [torch.Generator().manual_seed(1)], "cuda")
+            problem = Problem(Rows(labels, inputs.numpy(), lambda there=there: there), None, C)
+            pretence.waits.clear()
+            assert edit(EditRequest(problem, mask, net, 0, {FLOW: path}), constants) is not None
+            found.append(pretence.n_waits)
+    assert steps[1] > 1.5 * steps[0]
+    assert found[0] == found[1]
 
 
 def test_the_waits_for_importances_do_not_grow_with_their_batches():

@@ -2,7 +2,8 @@
 
 Layers are batched matrix products into preallocated buffers, with the backward pass written out: no gradient flows into
 the features, so it costs 4dh + 6hC flops a sample and no graph is built. All weights of a member are one flat vector, so
-that the optimiser makes one pass over memory.
+that the optimiser makes one pass over memory. The last layer is multiplied class by class: as (in, classes) its gradient is
+a matrix of few columns, which takes a BLAS six times as long as one of few rows, and three quarters of a linear head's step.
 
 Why a member's bits do not depend on the stack: each matrix product sees the same shapes, strides and 64-byte alignment for
 any K (buffers are rounded up), each member's weights are an optimiser tensor of their own, and every other operation is
@@ -40,6 +41,9 @@ class HeadStack:
         self._flat_grad: torch.Tensor = torch.zeros_like(self._flat)
         self._layers: list[tuple[torch.Tensor, torch.Tensor]] = self._views(self._flat)
         self._layer_grads: list[tuple[torch.Tensor, torch.Tensor]] = self._views(self._flat_grad)
+        # the last layer's weights and their gradient, class by class
+        shape = (self.n_classes, self.widths[-2])
+        self._by_class, self._by_class_grad = (_aligned(n_members, shape, device) for _ in range(2))
         self._buffers: dict[str, torch.Tensor] = {}
         self._batch: int = 0
 
@@ -117,7 +121,8 @@ class HeadStack:
         weight, bias = self._layers[-1]
         # class-major, so that the loss can reduce over classes along memory
         logits = self._buffers["logits"][..., :n_rows]
-        torch.baddbmm(bias[:, :, None], weight.transpose(1, 2), hidden.transpose(1, 2), out=logits)
+        self._by_class.copy_(weight.transpose(1, 2))
+        torch.baddbmm(bias[:, :, None], self._by_class, hidden.transpose(1, 2), out=logits)
         return logits.transpose(1, 2)
 
     def backward(self, logit_gradient: torch.Tensor) -> None:
@@ -125,7 +130,11 @@ class HeadStack:
         for i in reversed(range(len(self._layers))):
             entering = self._buffer(f"x{i}", self._batch)
             weight_grad, bias_grad = self._layer_grads[i]
-            torch.bmm(entering.transpose(1, 2), gradient, out=weight_grad)
+            if gradient is logit_gradient:
+                torch.bmm(gradient.transpose(1, 2), entering, out=self._by_class_grad)
+                weight_grad.copy_(self._by_class_grad.transpose(1, 2))
+            else:
+                torch.bmm(entering.transpose(1, 2), gradient, out=weight_grad)
             torch.sum(gradient, 1, out=bias_grad)
             if i == 0:
                 return
@@ -212,6 +221,12 @@ class _Chain(nn.Module):
         for layer in self.layers[:-1]:
             hidden = layer(hidden).relu()
         return self.layers[-1](hidden)
+
+
+def _aligned(n_members: int, shape: tuple[int, int], device: torch.device | str) -> torch.Tensor:
+    """(K, *shape) zeros, every member's at the same alignment."""
+    size = shape[0] * shape[1]
+    return torch.zeros(n_members, _round_up(size), device=device)[:, :size].unflatten(1, shape)
 
 
 def _round_up(count: int) -> int:
