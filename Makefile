@@ -49,6 +49,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.proxies
 	$(BIN)/python -m benchmarks.probe_optimizer
 	$(BIN)/python -m benchmarks.unlearning
+	$(BIN)/python -m benchmarks.flow
 	$(BIN)/python -m benchmarks.requests
 	$(BIN)/python -m benchmarks.row_orders
 	$(BIN)/python -m benchmarks.features

@@ -51,7 +51,7 @@ from unlearn_core.request_kind import RequestKind
 from workflows.grid import cell_step
 from workflows.sources import RANDOM_SIZES, Source, feature_source
 
-PREPARING = ("lda", "newton-crossfit")
+PREPARING = ("lda", "newton-crossfit", "flow")
 """Methods whose steps hold all that a state has."""
 METHOD = "newton"
 TRUTHS = ("floor", "retrain")

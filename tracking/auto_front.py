@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tracking.entries import mean_over_seeds, ratio
 from tracking.front import MEASURES, SHORT, Trajectory, reached, short_at, trajectories
 from tracking.tree import TreeVariant
+from unlearn_core.edits.flow import FLOW
 from unlearn_core.grid import RESNETS, Scenario
 from unlearn_core.recipes import training_epochs, training_optimization
 from unlearn_core.request_kind import RequestKind
@@ -72,12 +73,12 @@ class AutoPlace:
 
 
 def auto_choice(variant: TreeVariant, budget: float) -> BudgetChoice:
-    """By what can be known without a retrain: the kind of request, the head, what a Newton step and its teaching cost, and
-    whether a model without the records still knows them."""
+    """By what can be known without a retrain: the kind of request, the head, what a Newton step, its teaching and a flow
+    cost, and whether a model without the records still knows them."""
     entries = variant.entries
-    step, taught = (
+    step, taught, path = (
         mean_over_seeds(entries, method, "last", "cost") if variant.has(method) else None
-        for method in (NEWTON, NEWTON_CROSSFIT)
+        for method in (NEWTON, NEWTON_CROSSFIT, FLOW)
     )
     arch, n_retained = variant.variant.arch, min(entry["n_retain"] for entry in entries)
     deep = arch in RESNETS
@@ -85,7 +86,9 @@ def auto_choice(variant: TreeVariant, budget: float) -> BudgetChoice:
     kept = [share for entry in entries if (share := entry.get("kept_answers")) is not None]
     known = sum(kept) / len(kept) if kept else None
     kind = KINDS[variant.variant.scenario]
-    choice = choose_within(kind, hidden_layers(arch), budget, step, taught, least, known, deep)
+    hidden = hidden_layers(arch)
+    answered = path if hidden == 0 else None  # it has no other answer
+    choice = choose_within(kind, hidden, budget, step, taught, least, known, deep, answered)
     if choice is None:
         raise ValueError(f"{variant.name} is of no kind")
     return choice

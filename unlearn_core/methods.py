@@ -19,11 +19,11 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from unlearn_core.baselines import bad_teacher, ft, ga, ga_ft, l1_sparse, neggrad_plus, rl_ft, salun, scrub, short
-from unlearn_core.edits import newton, newton_cg, newton_crossfit, newton_last, regrow, ssd, truncate
+from unlearn_core.edits import flow, newton, newton_crossfit, newton_last, ssd, truncate
 from unlearn_core.edits.request import EditRequest
 from unlearn_core.errors import BadInput
 from unlearn_core.precision import Precision, precision_config
-from unlearn_core.preparations import CROSSFIT, CURVATURE, FOLD_NETWORKS, IMPORTANCES, MOMENTS, PROBE
+from unlearn_core.preparations import CROSSFIT, CURVATURE, FLOW, FOLD_NETWORKS, IMPORTANCES, MOMENTS, PROBE
 from unlearn_core.proxies import crossfit, empirical, fresh, probe
 from unlearn_core.proxies.doubled import lda_2c
 from unlearn_core.proxies.gaussian import Components, GaussianProxy, fit_gaussian
@@ -128,6 +128,8 @@ class EditMethod:
     """Of that training, in units of the architecture's own learning rate."""
     reads_d: bool = False
     """Whether it reads all of D; others read the records and a few retained rows."""
+    done: str = "in one step, without training"
+    """How it went, in words."""
     paper: bool = False
     family: Literal[Family.EDIT] = Family.EDIT
 
@@ -229,6 +231,7 @@ TABLE: Mapping[str, Method] = _table(
         (CURVATURE, CROSSFIT),
         newton_crossfit.SCHEDULE,
         newton_crossfit.RATE,
+        done=newton_crossfit.DONE,
     ),
     EditMethod(
         "newton-crossfit-net",
@@ -237,12 +240,11 @@ TABLE: Mapping[str, Method] = _table(
         (CURVATURE, FOLD_NETWORKS),
         newton_crossfit.SCHEDULE,
         newton_crossfit.RATE,
+        done=newton_crossfit.DONE,
     ),
     EditMethod("newton-last", newton_last.step, newton_last.NewtonLastConstants(), (CURVATURE,)),
-    EditMethod("newton-cg", newton_cg.step, newton_cg.NewtonCgConstants(), reads_d=True),
-    EditMethod("newton-walk", newton_cg.step, newton_cg.NewtonCgConstants(steps=3), reads_d=True),
+    EditMethod("flow", flow.edit, flow.FlowConstants(), (FLOW,), reads_d=True, done=flow.DONE),
     EditMethod("truncate", truncate.truncate, truncate.TruncateConstants()),
-    EditMethod("regrow", regrow.regrow, regrow.RegrowConstants(), reads_d=True),
     EditMethod("ssd", ssd.edit, ssd.SsdConstants(), (IMPORTANCES,)),
     _baseline("ft", ft.PAPER, ft.ORIGINAL),
     _baseline("ga", ga.PAPER, ga.ORIGINAL, note_on_original=ga.NOTE_ON_ORIGINAL),

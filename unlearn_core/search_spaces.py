@@ -195,12 +195,8 @@ SPACES: Mapping[str, SearchSpace] = MappingProxyType(
                 )
             ),
         ),
-        **dict.fromkeys(
-            ("newton-cg", "newton-walk"),
-            SearchSpace((Parameter("damping", ("constants.damping",), 0.1, 4.0, log=True),)),
-        ),
+        "flow": SearchSpace(()),
         "truncate": SearchSpace(()),
-        "regrow": SearchSpace((Parameter("speed", ("constants.speed",), 3.0, 30.0, log=True),)),
         "ssd": SearchSpace(
             (
                 Parameter("alpha", ("constants.alpha",), 0.5, 100.0, log=True),

@@ -16,13 +16,13 @@ import math
 from dataclasses import dataclass
 
 from unlearn_core.edits import newton_crossfit
+from unlearn_core.edits.flow import FLOW
 from unlearn_core.grid import HIDDEN_LAYERS
 from unlearn_core.request_kind import RequestKind
 
 LINEAR = "linear"
 """The architecture without hidden layers."""
-NEWTON, NEWTON_CG, NEWTON_WALK = "newton", "newton-cg", "newton-walk"
-TRUNCATE, REGROW, SHORT_SMALL = "truncate", "regrow", "short-small"
+NEWTON, TRUNCATE, SHORT_SMALL = "newton", "truncate", "short-small"
 SHORT, SHORT_WARM, NEWTON_CROSSFIT = "short", "short-warm", "newton-crossfit"
 SHORT_WARM_GROUP, NEWTON_LAST = "short-warm-group", "newton-last"
 TRUNCATION_ENDS = 0.01
@@ -44,10 +44,6 @@ WARM_GROUP_ENDS = {1: 0.06, 2: 0.02}
 TEACHING_ENDS = {1: 0.08, 2: 0.02}
 """From this share on ``short-warm`` is about as close on scattered rows as ``newton-crossfit``, by hidden layers: 0.067 to
 0.076 at 10 %, 0.057 to 0.077; with two 0.11 to 0.13 at 3 %, 0.15."""
-SECOND_ORDER_COSTS = 0.028
-"""What ``newton-cg`` and ``regrow`` take of a linear head's retrain, at most: 2.2 to 2.8 % on the development requests."""
-WALK_COSTS = 0.075
-"""What ``newton-walk`` takes, at most: 7.1 % on the development requests."""
 
 EPOCH_OF_SMALL_BATCHES = 1.4
 """What an epoch of ``short-small`` takes, in epochs of the retrain."""
@@ -66,6 +62,9 @@ LASTING_WARM = 8.0
 STEP_PER_RECORD = 4.0
 """What a Newton step takes for every record, in rows of training: gradients in double precision, and two looks back."""
 MORE_TRAINING = "more training: about half the distance for twice the cost"
+FLOW_ROW = 1.3
+"""What ``flow`` takes for every row that it looks at, in rows of training: 6 % of a retrain with two classes, 9 % with ten,
+on 50,000 rows (``benchmarks.flow``). On the development requests it is as far from the retrain as a second one is."""
 TAUGHT_ROW = 2.0
 """What ``newton-crossfit`` takes for every row that it teaches, in rows of training: its batches are small."""
 
@@ -108,6 +107,11 @@ def newton_crossfit_cost(n_records: int, n_rows: int, retrain_epochs: int) -> fl
     return newton_cost(n_records, n_rows, retrain_epochs) + training
 
 
+def flow_cost(rows_looked_at: int, n_retained: int, retrain_epochs: int) -> float:
+    """What ``flow`` takes of a retrain, about."""
+    return FLOW_ROW * rows_looked_at / (retrain_epochs * n_retained)
+
+
 @dataclass(frozen=True)
 class BudgetChoice:
     """What is used, why, what would have been used next, and what a larger budget buys."""
@@ -127,6 +131,7 @@ def choose_within(
     least_warm: float = 0.0,
     kept: float | None = None,
     deep: bool = False,
+    path_cost: float | None = None,
 ) -> BudgetChoice | None:
     """The method for a kind of request; None if the kind is unknown: then proxies are weighed instead.
 
@@ -138,21 +143,20 @@ def choose_within(
         least_warm: what ``short-warm`` takes at the least; infinite if fresh weights cannot be had.
         kept: the share of right answers on the records that a model without them keeps (``kept_answers``), if it is known.
         deep: whether the network was trained end to end, and is no head on features.
+        path_cost: of ``flow``, as a share of the retrain's; None if it has no answer.
     """
     if kind is RequestKind.UNKNOWN:
         return None
     if deep:
         return _for_deep(kind, budget, least_warm)
+    if path_cost is not None and budget >= path_cost:
+        why = "a linear head's retrain is a path and chance, and the path without the records can be followed"
+        return BudgetChoice(FLOW, why, SHORT_WARM, "nothing")
     if kind is RequestKind.WHOLE_CLASS:
-        return _for_class(hidden, budget, least_warm)
-    if hidden == 0 and budget >= SECOND_ORDER_COSTS:
-        why = "a linear head has no memory of single records, and a step of second order is nearly a retrain"
-        if budget >= WALK_COSTS:
-            return BudgetChoice(NEWTON_WALK, f"{why}; more steps follow if it is long", NEWTON_CG, "nothing")
-        return BudgetChoice(NEWTON_CG, why, NEWTON, f"{NEWTON_WALK}, from {WALK_COSTS:.1%} on")
+        return _for_class(hidden, budget, least_warm, path_cost)
     if kind is RequestKind.GROUP:
-        return _for_group(hidden, budget, least_warm, kept)
-    return _for_scattered(hidden, budget, step_cost, taught_cost, least_warm)
+        return _for_group(hidden, budget, least_warm, kept, path_cost)
+    return _for_scattered(hidden, budget, step_cost, taught_cost, least_warm, path_cost)
 
 
 def _for_deep(kind: RequestKind, budget: float, least_warm: float) -> BudgetChoice:
@@ -172,36 +176,37 @@ def _for_deep(kind: RequestKind, budget: float, least_warm: float) -> BudgetChoi
     return BudgetChoice(NEWTON_LAST, "a step on the last layer leaves all else alone", SHORT, later)
 
 
-def _for_class(hidden: int, budget: float, least_warm: float) -> BudgetChoice:
-    linear = hidden == 0
-    if linear and budget >= SECOND_ORDER_COSTS:
-        return BudgetChoice(REGROW, "a linear head still gives a class that it never met a share", TRUNCATE, "nothing")
+def _for_class(hidden: int, budget: float, least_warm: float, path_cost: float | None) -> BudgetChoice:
     training_pays = max(least_warm, TRUNCATION_ENDS) if hidden == 1 else least_warm
     if budget >= training_pays:
         why = f"from {training_pays:.1%} of a retrain on, training from a part of the model is closer than {TRUNCATE}"
-        more = f"{REGROW}, from {SECOND_ORDER_COSTS:.1%} on" if linear else MORE_TRAINING
-        return BudgetChoice(SHORT_WARM, why, TRUNCATE, more)
-    later, share = (REGROW, SECOND_ORDER_COSTS) if linear and training_pays >= 1 else (SHORT_WARM, training_pays)
-    more = f"{later}, from {share:.1%} on" if share < 1 else "nothing"
-    return BudgetChoice(TRUNCATE, "the class leaves the answer, the others keep their ratios", later, more)
+        return BudgetChoice(SHORT_WARM, why, TRUNCATE, _more(path_cost, MORE_TRAINING))
+    more = f"{SHORT_WARM}, from {training_pays:.1%} on" if training_pays < 1 else _more(path_cost, "nothing")
+    return BudgetChoice(TRUNCATE, "the class leaves the answer, the others keep their ratios", SHORT_WARM, more)
 
 
-def _for_group(hidden: int, budget: float, least_warm: float, kept: float | None) -> BudgetChoice:
+def _for_group(
+    hidden: int, budget: float, least_warm: float, kept: float | None, path_cost: float | None
+) -> BudgetChoice:
     why = "the records belong together, and would be missing together in a retrain"
+    more = _more(path_cost, MORE_TRAINING)
     if kept is None:
-        return _cut_short(hidden, budget, why)
+        return _cut_short(hidden, budget, why, more)
     known = f"a model of the others still knows {kept:.0%} of those that it knew"
-    if hidden == 0:  # it remembers less, and there is better to come
-        warm, ends, more = SHORT_WARM, SECOND_ORDER_COSTS, f"{NEWTON_CG}, from {SECOND_ORDER_COSTS:.1%} on"
-    else:
-        warm, ends, more = SHORT_WARM_GROUP, WARM_GROUP_ENDS[min(hidden, 2)], MORE_TRAINING
+    # a linear head remembers less
+    warm, ends = (SHORT_WARM, math.inf) if hidden == 0 else (SHORT_WARM_GROUP, WARM_GROUP_ENDS[min(hidden, 2)])
     if kept >= ANSWERS_KEPT and least_warm <= budget < ends:
         return BudgetChoice(warm, f"{why}, but {known}", SHORT, more)
-    return _cut_short(hidden, budget, f"{why}; {known}")
+    return _cut_short(hidden, budget, f"{why}; {known}", more)
 
 
 def _for_scattered(
-    hidden: int, budget: float, step_cost: float | None, taught_cost: float | None, least_warm: float
+    hidden: int,
+    budget: float,
+    step_cost: float | None,
+    taught_cost: float | None,
+    least_warm: float,
+    path_cost: float | None,
 ) -> BudgetChoice:
     alike = "the records could as well have been held out"
     warm = f"{alike}, so that training from a part of the model forgets them"
@@ -214,14 +219,18 @@ def _for_scattered(
         return BudgetChoice(NEWTON_CROSSFIT, why, NEWTON, later)
     if hidden and taught_cost is not None:
         later = f"{NEWTON_CROSSFIT}, from {taught_cost:.2g} of a retrain on"
-    if hidden == 0:
-        later = f"{NEWTON_CG}, from {SECOND_ORDER_COSTS:.1%} on"
+    later = _more(path_cost, later)
     if _affordable(step_cost, budget) and (hidden < 2 or budget < least_warm):
         return BudgetChoice(NEWTON, f"{alike}, and one step leaves all else alone", SHORT_SMALL, later)
     dear = f"; a Newton step on so many records takes {step_cost:.1%} of a retrain" if hidden < 2 and step_cost else ""
     if budget >= least_warm:
         return BudgetChoice(SHORT_WARM, warm + dear, NEWTON, later)
-    return _cut_short(hidden, budget, alike + dear, NEWTON)
+    return _cut_short(hidden, budget, alike + dear, _more(path_cost, MORE_TRAINING), NEWTON)
+
+
+def _more(path_cost: float | None, otherwise: str) -> str:
+    """What a larger budget buys."""
+    return f"{FLOW}, from {path_cost:.1%} on" if path_cost is not None and path_cost < 1 else otherwise
 
 
 def _affordable(cost: float | None, budget: float) -> bool:
@@ -229,8 +238,8 @@ def _affordable(cost: float | None, budget: float) -> bool:
     return cost is None or cost <= budget
 
 
-def _cut_short(hidden: int, budget: float, why: str, runner_up: str | None = None) -> BudgetChoice:
+def _cut_short(hidden: int, budget: float, why: str, more: str, runner_up: str | None = None) -> BudgetChoice:
     """Without a ``runner_up`` it is the same in the other batches."""
     small = hidden == 0 or budget < LARGE_BATCHES_PAY
     method, other = (SHORT_SMALL, SHORT) if small else (SHORT, SHORT_SMALL)
-    return BudgetChoice(method, why, runner_up or other, MORE_TRAINING)
+    return BudgetChoice(method, why, runner_up or other, more)

@@ -134,8 +134,8 @@ def test_truncation_takes_whole_classes_and_nothing_else(well_trained):
 
 
 def test_edits_are_a_family_of_their_own():
-    of_newton = ("newton", "newton-crossfit", "newton-crossfit-net", "newton-last", "newton-cg", "newton-walk")
-    assert methods.edits() == (*of_newton, "truncate", "regrow", "ssd")
+    of_newton = ("newton", "newton-crossfit", "newton-crossfit-net", "newton-last")
+    assert methods.edits() == (*of_newton, "flow", "truncate", "ssd")
     assert not set(methods.edits()) & {*methods.proxies(), *methods.baselines()}
     with pytest.raises(BadInput, match="unknown proxy 'newton'"):
         methods.find_proxy("newton")

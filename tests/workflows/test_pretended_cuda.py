@@ -88,7 +88,7 @@ def test_the_pretended_device_refuses_what_a_real_one_refuses():
     ("arch", "scenario", "key", "methods"),
     [
         ("linear", "random", 50, "all"),
-        ("linear", "class", 2, "regrow,truncate,newton"),
+        ("linear", "class", 2, "flow,truncate,newton"),
         ("mlp2", "subclass", 1, "lda-2c,crossfit,newton-crossfit,ssd,salun,short-warm"),
     ],
 )

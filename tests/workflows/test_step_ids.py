@@ -29,7 +29,7 @@ from workflows.sources import Source
 # kind.
 CODE = {
     *("name", "family", "fit", "edit", "load", "settings", "prepares"),
-    *("per_network", "closed_form", "scope", "auto", "paper", "notes", "vacuous", "reads_d"),
+    *("per_network", "closed_form", "scope", "auto", "paper", "notes", "vacuous", "reads_d", "done"),
 }
 INSTEAD_OF_NONE = {int: 7, float: 0.5, recipes.Optimization: HEAD_TRAINING, recipes.Stopping: Stopping()}
 
@@ -195,7 +195,7 @@ def test_every_step_that_runs_a_network_says_its_precision(arch, precision):
     ours, usual = steps(precision), steps("float32")
     shared = {step.config.get("what", str(step.kind)) for step in (ours[one] for one in ours.keys() & usual.keys())}
     # networks of the folds are trained as the base is, in its arithmetic; models of the folds on features are not
-    of_data = {"features", preparations.CROSSFIT, preparations.MOMENTS, preparations.PROBE}
+    of_data = {"features", *(preparations.CROSSFIT, preparations.MOMENTS, preparations.PROBE, preparations.FLOW)}
     assert shared == ({"features", "projection"} if arch == RESNET else of_data)
     runs_a_network = [step for step in ours.values() if "base" in step.needs or "recipe" in step.config]
     assert len(runs_a_network) > len(methods.names())

@@ -1,4 +1,4 @@
-"""What edits of linear heads share: the head as one matrix, and the rows of D that they read."""
+"""What edits of linear heads share: the head as one matrix, its logits and gradients, and the rows of D that they read."""
 
 from __future__ import annotations
 
@@ -39,3 +39,36 @@ def all_of_d(request: EditRequest, method: str) -> torch.Tensor:
     if have < rows:
         raise BadInput(f"{method} reads D, and {have} of {rows} rows are at hand; leave the prepared state out")
     return request.problem.train.inputs
+
+
+def logits_of(weights: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    """(N, C) of (C, d + 1) weights."""
+    import torch
+
+    return torch.addmm(weights[:, -1], inputs, weights[:, :-1].T)
+
+
+def residuals(weights: torch.Tensor, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """(N, C) the gradient of each row's loss at its logits."""
+    import torch
+    from torch.nn import functional
+
+    return torch.softmax(logits_of(weights, inputs), 1) - functional.one_hot(labels, len(weights)).to(inputs)
+
+
+def per_weight(at_logits: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    """(C, d + 1) sums over rows of the products of (N, C) and (N, d), biases last."""
+    import torch
+
+    sums = inputs.new_empty(at_logits.shape[1], inputs.shape[1] + 1)
+    torch.mm(at_logits.T, inputs, out=sums[:, :-1])
+    torch.sum(at_logits, 0, out=sums[:, -1])
+    return sums
+
+
+def mean_change(weights: torch.Tensor, others: torch.Tensor, inputs: torch.Tensor) -> float:
+    """Mean KL(one || other) of what two heads say, in nats."""
+    import torch
+
+    one, other = (torch.log_softmax(logits_of(some, inputs), 1) for some in (weights, others))
+    return float((one.exp() * (one - other)).sum(1).mean())

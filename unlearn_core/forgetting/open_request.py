@@ -21,6 +21,7 @@ from unlearn_core.auto import AUTO, Choice
 from unlearn_core.clock import Stopwatch
 from unlearn_core.closeness import HeldoutPosteriors, class_weights, estimate_network
 from unlearn_core.crossfit import CrossFit
+from unlearn_core.edits.flow import FLOW, FlowPath
 from unlearn_core.edits.request import EditRequest
 from unlearn_core.errors import BadInput
 from unlearn_core.finalize import Finalized, Lesson, distil_until_done, least_squares
@@ -74,6 +75,7 @@ from unlearn_core.training import Member, train
 from unlearn_core.within_budget import (
     LINEAR,
     affordable_epochs,
+    flow_cost,
     least_steps,
     least_warm_cost,
     newton_cost,
@@ -153,12 +155,23 @@ class OpenRequest:
             newton_crossfit_cost(n_forget, n_rows, self._retrain_epochs),
             self._least_warm_cost(n_rows - n_forget),
             self.subject.problem.kept_answers(self.forget) if of_group else None,
+            self._path_cost(),
         )
 
     @property
     def _retrain_epochs(self) -> int:
         """A head's, if nobody knows how the network was trained."""
         return HEAD_EPOCHS if self.blueprint is None else self.blueprint.training[1]
+
+    def _path_cost(self) -> float | None:
+        """What ``flow`` takes of a retrain; None if no path was prepared, or it does not answer this request."""
+        if self.state is None:
+            return None
+        problem = self.subject.problem
+        path: FlowPath = problem.prepare(FLOW, self.arch)
+        if not path.answers(int(problem.lost_classes(self.forget).sum())):
+            return None
+        return flow_cost(path.rows.size, problem.n_rows - int(self.forget.sum()), self._retrain_epochs)
 
     def _least_warm_cost(self, n_retained: int) -> float:
         if self.blueprint is None:
@@ -329,8 +342,7 @@ class OpenRequest:
         with watch.running():
             edited = line.edit(request, line.constants)
         without = "it has no answer to this request; another --method may have one"
-        done = "in one step, and some epochs on the records" if line.schedule else "in one step, without training"
-        ended = without if edited is None else done
+        ended = without if edited is None else line.done
         return Finalized(edited, ended, seconds=watch.seconds)
 
     def _train_anew(self, plan: Plan) -> Finalized:

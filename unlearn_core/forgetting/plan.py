@@ -187,6 +187,7 @@ def make_plan(
     taught_cost: float | None = None,
     least_warm: float = math.inf,
     kept: float | None = None,
+    path_cost: float | None = None,
 ) -> Plan:
     """Choose a method and say what the model should become; ``auto`` fits and weighs proxies, or goes by the verdict.
 
@@ -200,14 +201,15 @@ def make_plan(
         taught_cost: what ``newton-crossfit`` takes of a retrain, if it can be had.
         least_warm: what ``short-warm`` takes of a retrain, at the least.
         kept: the share of right answers on the records that a model without them keeps, if it is known.
+        path_cost: what ``flow`` takes of a retrain, if it has an answer.
         new: (N,) the rows that no earlier request asked for; None: all of them.
     """
     checked_mask(forget, "the request")
     new = forget if new is None else new
     asked, why = settings.proxy, "asked for by name"
     if asked == AUTO and verdict is not None and settings.finalizer == "kl":
-        costs = (step_cost, taught_cost, least_warm)
-        fitting = choose_within(verdict.kind, hidden_layers(arch), settings.budget, *costs, kept, arch in RESNETS)
+        costs, hidden = (step_cost, taught_cost, least_warm), hidden_layers(arch)
+        fitting = choose_within(verdict.kind, hidden, settings.budget, *costs, kept, arch in RESNETS, path_cost)
         if fitting is not None and (fitting.method not in methods.cut_short() or can_train_anew):
             asked = fitting.method
             why = (

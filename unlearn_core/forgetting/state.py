@@ -28,6 +28,7 @@ from unlearn_core.forgetting.certificate import file_sha256
 from unlearn_core.preparations import (
     CROSSFIT,
     CURVATURE,
+    FLOW,
     FOLD_NETWORKS,
     MOMENTS,
     PREPARATIONS,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 FILE_NAME = "state.json"
 FORMAT = "unlearn-state"
 VERSION = 1
-PARTS: tuple[str, ...] = (MOMENTS, CROSSFIT, CURVATURE)
+PARTS: tuple[str, ...] = (MOMENTS, CROSSFIT, CURVATURE, FLOW)
 OPTIONAL: tuple[str, ...] = (PROBE, FOLD_NETWORKS)
 """What is prepared only if it is asked for: it takes long, and few requests start from it."""
 HELDOUT, IDS, REMOVED = "heldout", "ids", "removed"
