@@ -19,6 +19,7 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from unlearn_core.baselines import bad_teacher, ft, ga, ga_ft, l1_sparse, neggrad_plus, rl_ft, salun, scrub, short
+from unlearn_core.doubt import DoubtConstants
 from unlearn_core.edits import flow, newton, newton_crossfit, newton_last, ssd, truncate
 from unlearn_core.edits.request import EditRequest
 from unlearn_core.errors import BadInput
@@ -110,7 +111,14 @@ class BaselineMethod:
     paper: bool = True
     notes: Mapping[str, str] = field(default_factory=dict)
     """By preset, what a reader of its numbers has to know."""
+    draws: DoubtConstants | None = None
+    """How its passes draw rows by what models of the folds say of them; None: it asks no such models."""
     family: Literal[Family.BASELINE] = Family.BASELINE
+
+    @property
+    def prepares(self) -> tuple[str, ...]:
+        """What of ``preparations.PREPARATIONS`` it starts from."""
+        return () if self.draws is None else (CROSSFIT,)
 
 
 @dataclass(frozen=True)
@@ -163,9 +171,9 @@ def _baseline(
     return BaselineMethod(name, MappingProxyType(presets), in_paper, MappingProxyType(notes))
 
 
-def _competitor(name: str, recipe: Recipe) -> BaselineMethod:
+def _cut_short(name: str, recipe: Recipe, draws: DoubtConstants | None = None) -> BaselineMethod:
     """The same in every preset, and no method of the paper."""
-    return BaselineMethod(name, MappingProxyType(dict.fromkeys(PRESETS, recipe)), paper=False)
+    return BaselineMethod(name, MappingProxyType(dict.fromkeys(PRESETS, recipe)), paper=False, draws=draws)
 
 
 def _table(*lines: Method) -> Mapping[str, Method]:
@@ -261,11 +269,15 @@ TABLE: Mapping[str, Method] = _table(
     _baseline("l1-sparse", l1_sparse.PAPER, l1_sparse.ORIGINAL, in_paper=False),
     _baseline("neggrad+", neggrad_plus.PAPER, neggrad_plus.ORIGINAL, in_paper=False),
     _baseline("bad-teacher", bad_teacher.PAPER, bad_teacher.ORIGINAL, in_paper=False),
-    _competitor("short", short.SHORT),
-    _competitor("short-small", short.SMALL),
-    _competitor("short-warm", short.WARM),
-    _competitor("short-warm-group", short.WARM_GROUP),
-    _competitor("short-same", short.SAME),
+    _cut_short("short", short.SHORT),
+    _cut_short("short-small", short.SMALL),
+    _cut_short("short-warm", short.WARM),
+    _cut_short("short-warm-group", short.WARM_GROUP),
+    _cut_short("short-same", short.SAME),
+    _cut_short("short-hard", short.HARD, DoubtConstants()),
+    _cut_short("short-hard-warm", short.HARD_WARM, DoubtConstants()),
+    _cut_short("short-hard-group", short.HARD_GROUP, DoubtConstants()),
+    _cut_short("short-hard-linear", short.HARD_LINEAR, DoubtConstants()),
 )
 
 
@@ -311,9 +323,14 @@ def edits() -> tuple[str, ...]:
 def prepared_for(name: str) -> tuple[str, ...]:
     """What of ``preparations.PREPARATIONS`` a method starts from."""
     line = find(name)
-    if line.family is Family.EDIT:
+    if line.family is not Family.PROXY:
         return line.prepares
-    return () if line.family is Family.BASELINE or line.prepares is None else (line.prepares,)
+    return () if line.prepares is None else (line.prepares,)
+
+
+def learns_from_folds(name: str) -> bool:
+    """Whether the network is taught what models of the folds say; one that only draws rows by it is not."""
+    return CROSSFIT in prepared_for(name) and find(name).family is not Family.BASELINE
 
 
 def reads_all_rows(name: str) -> bool:
@@ -484,7 +501,8 @@ def _in_float32(method: str, arch: str, settings: RunSettings) -> WhatIsRun:
         how = tuned.put("optimization", untuned)
         if how != untuned:
             recipe = replace(recipe, optimization=how)
-        return WhatIsRun({"preset": settings.preset}, how, recipe, tuned=settings.tuned)
+        draws = tuned.put("constants", line.draws)
+        return WhatIsRun({"preset": settings.preset}, how, recipe, constants=draws, tuned=settings.tuned)
     constants, own = tuned.put("constants", line.constants), unlearning_optimization(arch)
     how = tuned.put("optimization", replace(own, lr=line.rate * own.lr))
     if line.family is Family.EDIT:

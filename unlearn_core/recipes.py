@@ -22,6 +22,8 @@ class Visit(StrEnum):
     FORGET = "forget"
     RETAIN_SAMPLE = "retain-sample"
     """A fresh sample of the retain set, as large as the forget set."""
+    RETAIN_DRAWN = "retain-drawn"
+    """As many rows of the retain set as it has, drawn by the member's chances; each weighs what it then stands for."""
     FORGET_AND_RETAIN_SAMPLE = "forget+retain-sample"
     """The forget set and such a sample, shuffled together."""
     FORGET_AND_30_PERCENT = "forget+retain-30%"

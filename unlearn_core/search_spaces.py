@@ -117,6 +117,11 @@ _BASELINE = (*_FINE_TUNING, _epochs(MOST_EPOCHS))
 
 _SHORT = (_rate(0.3, 10.0, "recipe.rate"), Parameter("averaging", ("recipe.averaging",), 0.0, 8.0))
 _LAST_RATE = Parameter("last_rate", ("recipe.last_rate",), 0.03, 1.0, log=True)
+_WARM = (_rate(0.3, 10.0, "recipe.rate"), _LAST_RATE, Parameter("base_share", ("recipe.base_share",), 0.1, 0.9))
+_DRAWS = (
+    Parameter("power", ("constants.power",), 0.1, 1.0),
+    Parameter("even", ("constants.even",), 0.02, 0.5, log=True),
+)
 
 _ASCENT = "recipe.phases.0.passes.0.beside.loss.0.weight"
 _RETAIN_OF_SCRUB = ("recipe.phases.0.passes.1", "recipe.phases.1.passes.0")
@@ -130,16 +135,9 @@ SPACES: Mapping[str, SearchSpace] = MappingProxyType(
         "short-small": SearchSpace(
             (*_SHORT, Parameter("batch", ("recipe.phases.0.passes.0.batch_size",), choices=(64, 128, 256)))
         ),
-        **dict.fromkeys(
-            ("short-warm", "short-warm-group"),
-            SearchSpace(
-                (
-                    _rate(0.3, 10.0, "recipe.rate"),
-                    _LAST_RATE,
-                    Parameter("base_share", ("recipe.base_share",), 0.1, 0.9),
-                )
-            ),
-        ),
+        **dict.fromkeys(("short-warm", "short-warm-group"), SearchSpace(_WARM)),
+        "short-hard": SearchSpace((*_SHORT, *_DRAWS)),
+        **dict.fromkeys(("short-hard-warm", "short-hard-group", "short-hard-linear"), SearchSpace((*_WARM, *_DRAWS))),
         **dict.fromkeys(("lda", "qda", "lda-mix", "qda-mix", "lda-2c"), SearchSpace(_GAUSSIAN)),
         "probe": SearchSpace(
             (

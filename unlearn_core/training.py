@@ -30,6 +30,7 @@ class Member:
         stream: names the streams of row orders and labels. Methods of one cell share it, so that they visit the same rows.
         forget: (N,) bool mask over the training rows, or None where nothing is forgotten.
         soft: (N, C) float32 distributions for the terms that need them (teacher logits, proxy target).
+        chances: (N,) how often a pass that draws rows draws each, in any unit (``Visit.RETAIN_DRAWN``).
     """
 
     seed: int
@@ -37,6 +38,7 @@ class Member:
     labels: torch.Tensor
     forget: torch.Tensor | None = None
     soft: Mapping[Toward, torch.Tensor] = field(default_factory=dict)
+    chances: torch.Tensor | None = None
 
     def generator(self, purpose: str) -> torch.Generator:
         """A CPU generator, so that the draws do not depend on the device."""
@@ -149,6 +151,9 @@ class _Run:
         self.label_draws: list[torch.Generator] = [member.generator("labels") for member in members]
         self.labels: torch.Tensor = torch.stack([member.labels for member in members]).to(net.device)
         self.rows: dict[Visit, list[torch.Tensor]] = _rows(members, len(inputs))
+        drawn = any(sweep.visit is Visit.RETAIN_DRAWN for phase in recipe.phases for sweep in phase.passes)
+        self.chances: list[torch.Tensor] = _chances_of_retained(members, self.rows) if drawn else []
+        self.stands_for: torch.Tensor | None = self._stands_for() if drawn else None
         self.soft: dict[tuple[Toward, float], list[torch.Tensor]] = {
             (term.toward, term.temperature): [_distribution(m, term).to(net.device) for m in members]
             for term in recipe.terms
@@ -177,7 +182,9 @@ class _Run:
     def _n_steps(self, sweep: Pass) -> int:
         """How many updates a pass makes."""
         rows = {visit: len(members[0]) for visit, members in self.rows.items()}
-        if sweep.visit in rows:
+        if sweep.visit is Visit.RETAIN_DRAWN:
+            visited = rows[Visit.RETAIN]
+        elif sweep.visit in rows:
             visited = rows[sweep.visit]
         else:
             visited = sweep.retained(rows[Visit.FORGET], rows[Visit.RETAIN])
@@ -209,7 +216,17 @@ class _Run:
         return self._visited(sweep).split(sweep.batch_size or self.optimization.batch_size, 1)
 
     def _loss_gradient(self, sweep: Pass, logits: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        return loss_gradient(logits, sweep.loss, [self._towards(term, rows) for term in sweep.loss])
+        gradient = loss_gradient(logits, sweep.loss, [self._towards(term, rows) for term in sweep.loss])
+        if sweep.visit is Visit.RETAIN_DRAWN and self.stands_for is not None:
+            gradient *= torch.gather(self.stands_for, 1, rows)[:, :, None]
+        return gradient
+
+    def _stands_for(self) -> torch.Tensor:
+        """(K, N) how many retained rows a drawn one stands for; 0 for those that are never drawn."""
+        table = torch.zeros(self.labels.shape)
+        for k, chances in enumerate(self.chances):
+            table[k, self.rows[Visit.RETAIN][k]] = (1 / (len(chances) * chances)).float()
+        return table.to(self.net.device)
 
     def begin_epoch(self, epoch: int) -> None:
         """``epoch`` counts from 1."""
@@ -266,9 +283,12 @@ class _Run:
 
     def _visited(self, sweep: Pass) -> torch.Tensor:
         """(K, n) row numbers in visiting order."""
-        return torch.stack([_draw(sweep, self.rows, k, generator) for k, generator in enumerate(self.orders)]).to(
-            self.net.device
-        )
+        if sweep.visit is Visit.RETAIN_DRAWN:
+            retained = self.rows[Visit.RETAIN]
+            drawn = [retained[k][_draw_by(self.chances[k], order)] for k, order in enumerate(self.orders)]
+        else:
+            drawn = [_draw(sweep, self.rows, k, order) for k, order in enumerate(self.orders)]
+        return torch.stack(drawn).to(self.net.device)
 
     def _towards(self, term: Term, rows: torch.Tensor) -> torch.Tensor:
         if term.toward is Toward.LABELS:
@@ -338,6 +358,28 @@ def _draw(
     if visit is Visit.RETAIN_SAMPLE:
         return sample
     return _shuffled(torch.cat([forget, sample]), generator)
+
+
+def _chances_of_retained(members: Sequence[Member], rows: Mapping[Visit, Sequence[torch.Tensor]]) -> list[torch.Tensor]:
+    """(n,) of each member's retained rows, which add up to 1."""
+    found = []
+    for k, member in enumerate(members):
+        if member.chances is None:
+            raise ValueError("rows are drawn by chances, and a member has none")
+        chances = member.chances.double()[rows[Visit.RETAIN][k]]
+        found.append(chances / chances.sum())
+    return found
+
+
+def _draw_by(chances: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """(n,) places among n rows, in random order: each as often as n times its chance, rounded up or down.
+
+    A comb with one tooth in every n-th of the way (systematic sampling): less noise than n draws one by one.
+    """
+    count = len(chances)
+    teeth = (torch.arange(count) + torch.rand((), generator=generator, dtype=torch.float64)) / count
+    places = torch.searchsorted(chances.cumsum(0), teeth).clamp_max_(count - 1)
+    return _shuffled(places, generator)
 
 
 def _shuffled(rows: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -14,6 +14,7 @@ from unlearn_core import methods
 from unlearn_core.audit.divergence import log_probabilities
 from unlearn_core.audit.scoring import Scorer
 from unlearn_core.clock import Stopwatch
+from unlearn_core.doubt import chances
 from unlearn_core.edits.request import EditRequest
 from unlearn_core.finalize import Lesson, distil, distil_until_done, least_squares
 from unlearn_core.methods import (
@@ -28,7 +29,7 @@ from unlearn_core.methods import (
 )
 from unlearn_core.nets.make import fresh_network, mixed, stored_network
 from unlearn_core.nets.stack import NetworkStack, State
-from unlearn_core.preparations import PREPARATIONS, PROBE, Given, Kept, Per, kept_as
+from unlearn_core.preparations import CROSSFIT, PREPARATIONS, PROBE, Given, Kept, Per, kept_as
 from unlearn_core.problem import Cell, Problem
 from unlearn_core.proxies.covariance import Shrinkage
 from unlearn_core.proxies.empirical import NOWHERE
@@ -103,10 +104,12 @@ def _run_baseline(
     if recipe is None or run.optimization is None:
         raise ValueError(f"{line.name} is a baseline without a recipe")
     epochs: list[list[EpochMetrics]] = [[] for _ in reference.cells]
+    folds, preparation = reference.prepared(CROSSFIT if run.constants is not None else None, 0)
     seconds = 0.0
     for training in recipe.trainings:
         watch = Stopwatch(base.device)
         with watch.running():
+            drawn = None if folds is None else torch.from_numpy(chances(folds.log_q, rows.labels, run.constants))
             members = [
                 Member(
                     cell.seed,
@@ -114,6 +117,7 @@ def _run_baseline(
                     rows.label_tensor,
                     torch.from_numpy(cell.forget),
                     soft,
+                    drawn,
                 )
                 for cell, soft in zip(reference.cells, _teachers(line.name, recipe, reference), strict=True)
             ]
@@ -124,7 +128,10 @@ def _run_baseline(
         seconds = watch.seconds / len(members)  # of the last one: nobody who wants it makes the others
         for found, added in zip(epochs, history.members, strict=True):
             found += added
-    return [_method_record(line.name, found, seconds, reference.retrain.seconds[k]) for k, found in enumerate(epochs)]
+    return [
+        _method_record(line.name, found, seconds, reference.retrain.seconds[k], preparation_seconds=preparation)
+        for k, found in enumerate(epochs)
+    ]
 
 
 def _teachers(method: str, recipe: Recipe, reference: Reference) -> list[dict[Toward, torch.Tensor]]:

@@ -143,12 +143,9 @@ def _seen_by_proxies(source: Source, data: dict[str, Step], base: Step, network:
 def _needs_of_method(
     source: Source, method: str, needs: dict[str, Step], seen: dict[str, Step], cell: Mapping[str, Any]
 ) -> dict[str, Step]:
-    """What a proxy sees, and what was prepared before any request came; a baseline needs neither."""
-    line = methods.find(method)
-    if line.family is Family.BASELINE:
-        return {}
+    """What a proxy sees, and what was prepared before any request came."""
     data = {role: step for role, step in needs.items() if role in ("features", "images")}
-    found = {} if line.family is Family.EDIT else dict(seen)
+    found = dict(seen) if methods.find(method).family is Family.PROXY else {}
     for name in methods.prepared_for(method):
         how, config = PREPARATIONS[name], {"space": cell["space"], **prepared_config(name, cell["arch"])}
         numbers = {name: cell[name] for name in ("seed", "precision") if name in cell}

@@ -208,6 +208,7 @@ def _rows(sweep: Pass, n_train: int, n_forget: int) -> int:
     visited = {
         Visit.ALL: n_train,
         Visit.RETAIN: n_train - n_forget,
+        Visit.RETAIN_DRAWN: n_train - n_forget,
         Visit.FORGET: n_forget,
         Visit.RETAIN_SAMPLE: sample,
         Visit.FORGET_AND_RETAIN_SAMPLE: n_forget + sample,

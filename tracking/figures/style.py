@@ -108,6 +108,10 @@ LOOKS: Mapping[str, Look] = MappingProxyType(
         "short-small": Look("#000000", (0, (6, 1)), "D", 1.4, filled=False),
         "short-warm": Look("#000000", (0, (4, 1.5)), "s", 1.4, filled=False),
         "short-warm-group": Look("#000000", (0, (2, 1.5)), ">", 1.4, filled=False),
+        "short-hard": Look("#d1008f", "-", "o", 2.2, filled=True),
+        "short-hard-warm": Look("#d1008f", (0, (4, 1.5)), "s", 2.0, filled=True),
+        "short-hard-group": Look("#d1008f", (0, (2, 1.5)), ">", 2.0, filled=True),
+        "short-hard-linear": Look("#d1008f", (0, (6, 1)), "D", 2.0, filled=True),
         "base": Look("#000000", (0, (1, 3)), "", 1.0, filled=False),
         "floor": Look("#8c8c8c", "-", "", 3.0, filled=False),
     }

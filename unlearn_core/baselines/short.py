@@ -14,6 +14,12 @@ grid, 0.3 is closer than a retrain cut short up to a twentieth of a retrain, and
 is closer than 0.3 at every cost. A group that the retained rows do not stand for is remembered by any share
 (``kept_answers``).
 
+``short-hard`` draws its rows by how unsure models that never saw them are (``doubt``), and weighs them by what each then
+stands for: most rows teach next to nothing. What they say is prepared with the state (``crossfit``); they have seen the
+records, which decide a little of which retained rows are looked at, and nothing of what is learned there in the mean.
+``short-hard-warm`` and ``short-hard-group`` do so from a share of the base's weights, ``short-hard-linear`` at three times
+the rate as well.
+
 ``short-same`` starts from the very weights that the base started from, and the retrain does. Who kept them, or the seed that
 they were drawn from, can; a request to somebody else's network cannot.
 """
@@ -45,3 +51,12 @@ WARM = replace(SHORT, base_share=0.4, last_rate=0.1, averaging=None, record_at=(
 WARM_GROUP = replace(WARM, base_share=0.3)
 
 SAME = replace(SHORT, start=Start.INITIAL)
+
+HARD_ROWS = Pass(Visit.RETAIN_DRAWN, CROSS_ENTROPY, batch_size=256)
+# hard rows come again and again: at three times the retrain's rate weights follow single ones of them
+HARD = replace(SHORT, phases=(Phase(passes=(HARD_ROWS,), epochs=5),), rate=2.0)
+# about 0.2, 1, 3 and 10 % of a retrain, in batches that take a tenth longer
+HARD_WARM = replace(WARM, phases=HARD.phases, record_at=(0.1, 0.45, 1.4, 4.6))
+HARD_GROUP = replace(HARD_WARM, base_share=0.3, record_at=(0.1, 0.3, 0.9))
+# a linear head has no other minimum to fall into: larger steps lead there sooner
+HARD_LINEAR = replace(HARD_WARM, rate=9.0, record_at=(0.08, 0.35, 1.1, 3.6))

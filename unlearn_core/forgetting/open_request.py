@@ -21,6 +21,7 @@ from unlearn_core.auto import AUTO, Choice
 from unlearn_core.clock import Stopwatch
 from unlearn_core.closeness import HeldoutPosteriors, class_weights, estimate_network
 from unlearn_core.crossfit import CrossFit
+from unlearn_core.doubt import chances
 from unlearn_core.edits.flow import FLOW, FlowPath
 from unlearn_core.edits.request import EditRequest
 from unlearn_core.errors import BadInput
@@ -293,7 +294,7 @@ class OpenRequest:
         weights = class_weights(labels, held_labels) if verdict.within_classes else None
         heldout = HeldoutPosteriors(state.log_heldout["base"], state.log_heldout["folds"], held_labels, weights)
         method = None if stays else plan.choice.method
-        taught = method is not None and CROSSFIT in methods.prepared_for(method)
+        taught = method is not None and methods.learns_from_folds(method)
         before, after = (
             estimate_network(log_q, log_net[rows], labels, heldout, pupil, plan.settings.seed, self.arch == LINEAR)
             for log_net, pupil in ((self.subject.train.log_base, False), (unlearned.train, taught))
@@ -370,7 +371,11 @@ class OpenRequest:
             lost = self.subject.problem.lost_classes(plan.forget)
             fresh = with_state(net, mixed(fresh, net, 0, recipe.base_share, lost))
             weights += f" with {recipe.base_share:.0%} of the model's mixed in"
-        member = Member(plan.settings.seed, "unlearn", rows.label_tensor, torch.from_numpy(plan.forget_of_all))
+        drawn, forget = None, torch.from_numpy(plan.forget_of_all)
+        if line.draws is not None:
+            folds: CrossFit = self.subject.all_rows.prepare(CROSSFIT, self.arch)
+            drawn = torch.from_numpy(chances(folds.log_q, rows.labels, line.draws))
+        member = Member(plan.settings.seed, "unlearn", rows.label_tensor, forget, chances=drawn)
         how = replace(how, lr=recipe.rate * how.lr)
         seconds = train(fresh, rows.inputs, [member], recipe, how, lambda *_: True)  # it ends where the recipe records
         fresh.use_batch_statistics(False)
