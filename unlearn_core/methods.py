@@ -272,7 +272,6 @@ TABLE: Mapping[str, Method] = _table(
     _cut_short("short", short.SHORT),
     _cut_short("short-small", short.SMALL),
     _cut_short("short-warm", short.WARM),
-    _cut_short("short-warm-group", short.WARM_GROUP),
     _cut_short("short-same", short.SAME),
     _cut_short("short-hard", short.HARD, DoubtConstants()),
     _cut_short("short-hard-warm", short.HARD_WARM, DoubtConstants()),

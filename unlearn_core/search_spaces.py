@@ -135,7 +135,7 @@ SPACES: Mapping[str, SearchSpace] = MappingProxyType(
         "short-small": SearchSpace(
             (*_SHORT, Parameter("batch", ("recipe.phases.0.passes.0.batch_size",), choices=(64, 128, 256)))
         ),
-        **dict.fromkeys(("short-warm", "short-warm-group"), SearchSpace(_WARM)),
+        "short-warm": SearchSpace(_WARM),
         "short-hard": SearchSpace((*_SHORT, *_DRAWS)),
         **dict.fromkeys(("short-hard-warm", "short-hard-group", "short-hard-linear"), SearchSpace((*_WARM, *_DRAWS))),
         **dict.fromkeys(("lda", "qda", "lda-mix", "qda-mix", "lda-2c"), SearchSpace(_GAUSSIAN)),

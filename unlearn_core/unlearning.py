@@ -14,7 +14,7 @@ from unlearn_core import methods
 from unlearn_core.audit.divergence import log_probabilities
 from unlearn_core.audit.scoring import Scorer
 from unlearn_core.clock import Stopwatch
-from unlearn_core.doubt import chances
+from unlearn_core.doubt import DoubtConstants, chances
 from unlearn_core.edits.request import EditRequest
 from unlearn_core.finalize import Lesson, distil, distil_until_done, least_squares
 from unlearn_core.methods import (
@@ -104,12 +104,13 @@ def _run_baseline(
     if recipe is None or run.optimization is None:
         raise ValueError(f"{line.name} is a baseline without a recipe")
     epochs: list[list[EpochMetrics]] = [[] for _ in reference.cells]
-    folds, preparation = reference.prepared(CROSSFIT if run.constants is not None else None, 0)
+    draws: DoubtConstants | None = run.constants
+    folds, preparation = reference.prepared(None if draws is None else CROSSFIT, 0)
     seconds = 0.0
     for training in recipe.trainings:
         watch = Stopwatch(base.device)
         with watch.running():
-            drawn = None if folds is None else torch.from_numpy(chances(folds.log_q, rows.labels, run.constants))
+            drawn = None if draws is None else torch.from_numpy(chances(folds.log_q, rows.labels, draws))
             members = [
                 Member(
                     cell.seed,

@@ -8,6 +8,9 @@ A group gets a retrain cut short and no Newton step, though that was closer on t
 odd subclasses (mlp1, seed 100) its KL_f was 0.4, 2.7, 4.8, 1.0 and 0.9 times that of a retrain cut short at the same cost,
 and how many right answers it took away (1.5, 5.8, 0.4, 5.0, 2.6 %) does not tell which. What does tell is whether a model of
 the retained rows still knows the records (``kept_answers``): then training starts from a share of the base's weights.
+
+Whatever trains for a short while draws hard rows (``doubt``), but where retrains are so far apart that less training is
+closer to all of them: groups of deeper heads from 2.5 % on.
 """
 
 from __future__ import annotations
@@ -22,41 +25,48 @@ from unlearn_core.request_kind import RequestKind
 
 LINEAR = "linear"
 """The architecture without hidden layers."""
-NEWTON, TRUNCATE, SHORT_SMALL = "newton", "truncate", "short-small"
-SHORT, SHORT_WARM, NEWTON_CROSSFIT = "short", "short-warm", "newton-crossfit"
-SHORT_WARM_GROUP, NEWTON_LAST = "short-warm-group", "newton-last"
-TRUNCATION_ENDS = 0.01
-"""The share of a retrain from which on ``short-warm`` comes closer to it for a class than shutting its output does, with
-one hidden layer: on the classes 1, 3 and 5 0.55 / 0.19 at 0.3 %, 0.35 / 0.12 at 0.9 %, 0.59 / 0.11 for ``truncate``. Linear
-heads and deeper ones get ``short-warm`` as soon as it can be had: 0.41 to 0.83 / 0.17 to 0.25 at 0.3 % of a linear head's
-retrain, 1.4 to 4.5 / 0.14 to 0.50 for ``truncate``; with two hidden layers 0.44 and 0.71, 0.74 and 0.83 for ``truncate``."""
+NEWTON, TRUNCATE, NEWTON_CROSSFIT, NEWTON_LAST = "newton", "truncate", "newton-crossfit", "newton-last"
+SHORT, SHORT_SMALL, SHORT_WARM = "short", "short-small", "short-warm"
+SHORT_HARD, SHORT_HARD_WARM = "short-hard", "short-hard-warm"
+SHORT_HARD_GROUP, SHORT_HARD_LINEAR = "short-hard-group", "short-hard-linear"
+TRUNCATION_ENDS = 0.005
+"""The share of a retrain from which on training comes closer to it for a class than shutting its output does, with one
+hidden layer: on the classes 1, 3 and 5 0.47 / 0.16 at 0.3 %, 0.31 / 0.10 at 1 %, 0.59 / 0.11 for ``truncate``. Linear heads
+and deeper ones train as soon as they can: ``truncate`` is at 1.4 to 4.5 there, and at 0.74 and 0.83."""
 LARGE_BATCHES_PAY = 0.006
-"""From this share on ``short``, in the retrain's own batches, is as close as ``short-small`` where nothing is kept of the
-base: on 19 groups that the others do not stand for ``short-small`` has 0.87 times its KL_f at 0.3 %, and 0.99 times at 1 %.
+"""From this share on ``short``, in the retrain's own batches, is as close as ``short-small``, if nothing better can be had.
 Linear heads are closer with small batches at every cost."""
+HARD_ENDS = {1: math.inf, 2: 0.025}
+"""From this share on a group gets ``short``, by hidden layers, and before it hard rows. With two layers retrains are far
+apart, and what trains less is closer to all of them: 0.66 times the KL_f of ``short`` at 1 %, 0.9 times at 3 % and 1.6 times
+at worst. With one 0.4 times at 1 and 3 %, 0.5 times at 6 %."""
 ANSWERS_KEPT = 0.95
 """The share of right answers on a group that a model without it must keep for the base's weights to be of use. Of 19 groups
 below it 0.3 of the base is farther away than ``short`` at 1 % in 16, up to 2.2 times; of 12 above it in two, 1.1 and 1.3
 times, and 0.64 times in the mean."""
-WARM_GROUP_ENDS = {1: 0.06, 2: 0.02}
-"""From this share on a group gets nothing of the base, by hidden layers: at 3 % that is worth 0.7 times the KL_f of
-``short`` with one of them, 1.2 times at worst; with two 0.9 times, and 1.3."""
+WARM_GROUP_ENDS = {1: 0.02, 2: 0.006}
+"""From this share on a group gets nothing of the base, by hidden layers: hard rows alone are then as close, and never
+remember."""
+STEP_ENDS = 0.015
+"""From this share on training from a part of the model is closer on scattered rows than a Newton step alone, with one hidden
+layer, where ``newton-crossfit`` takes more: 0.116 / 0.090 at 1 %, 0.083 / 0.060 at 3 %, and 0.116 / 0.038 for the step.
+Deeper heads train as soon as they can, linear ones never."""
 TEACHING_ENDS = {1: 0.08, 2: 0.02}
 """From this share on ``short-warm`` is about as close on scattered rows as ``newton-crossfit``, by hidden layers: 0.067 to
 0.076 at 10 %, 0.057 to 0.077; with two 0.11 to 0.13 at 3 %, 0.15."""
 
-EPOCH_OF_SMALL_BATCHES = 1.4
-"""What an epoch of ``short-small`` takes, in epochs of the retrain."""
-LEAST_STEPS = 400
-"""Steps that a retrain cut short should make, in as many epochs as a whole one has at most."""
-LEAST_WARM_STEPS = 10
-"""The same from weights that are not all fresh, if the retrain is a long one: a quarter of a hundredth of that on 45,000
-rows. On the digits, where a retrain has 150, 15 steps are far worse than none: the classes 1, 3 and 5 are at 0.39 to 0.65
-then, with ``truncate`` at 0.02 to 0.29."""
-MORE_WARM_STEPS = 40
-"""The same if it is not, and for networks that were trained end to end."""
+EPOCH_IN_BATCHES = {128: 1.4, 256: 1.1}
+"""What an epoch in smaller batches takes, in epochs of a head's retrain."""
+LEAST_STEPS = 10
+"""Steps that a retrain cut short makes, whatever the budget, if a whole one is long: a quarter of a hundredth of it on
+45,000 rows."""
 LONG_RETRAIN = 2000
 """Steps from which on a retrain is a long one."""
+MORE_STEPS = 400
+"""The same if it is not, or for networks that were trained end to end; in as many epochs as a whole one has at most."""
+MORE_WARM_STEPS = 40
+"""The same from a share of the base. On the digits, where a retrain has 150, 15 steps are far worse than none: the classes
+1, 3 and 5 are at 0.39 to 0.65 then, with ``truncate`` at 0.02 to 0.29."""
 LASTING_WARM = 8.0
 """Times the least of ``short-warm`` that it must last to be better than an edit of the network."""
 STEP_PER_RECORD = 4.0
@@ -69,9 +79,9 @@ TAUGHT_ROW = 2.0
 """What ``newton-crossfit`` takes for every row that it teaches, in rows of training: its batches are small."""
 
 
-def affordable_epochs(budget: float, retrain_epochs: int, method: str) -> float:
-    """For how long a retrain is cut short."""
-    return budget * retrain_epochs / (EPOCH_OF_SMALL_BATCHES if method == SHORT_SMALL else 1.0)
+def affordable_epochs(budget: float, retrain_epochs: int, batch_size: int | None) -> float:
+    """For how long a retrain is cut short; ``batch_size`` None: the retrain's own."""
+    return budget * retrain_epochs / EPOCH_IN_BATCHES.get(batch_size or 0, 1.0)
 
 
 def hidden_layers(arch: str | None) -> int:
@@ -79,19 +89,17 @@ def hidden_layers(arch: str | None) -> int:
     return HIDDEN_LAYERS.get(arch or "", 1)
 
 
-def least_warm_steps(retrain_steps: int, deep: bool = False) -> int:
-    return MORE_WARM_STEPS if deep or retrain_steps < LONG_RETRAIN else LEAST_WARM_STEPS
+def least_steps(base_share: float, retrain_steps: int, deep: bool = False) -> int:
+    """Of a retrain cut short that starts from so much of the base."""
+    if retrain_steps >= LONG_RETRAIN and not deep:
+        return LEAST_STEPS
+    return MORE_WARM_STEPS if base_share else MORE_STEPS
 
 
 def least_warm_cost(n_retained: int, retrain_epochs: int, batch_size: int, deep: bool = False) -> float:
-    """What the fewest steps of ``short-warm`` take of a retrain: more than all of it for some hundred rows."""
+    """What the fewest steps from a share of the base take of a retrain: more than all of it for some hundred rows."""
     steps = math.ceil(n_retained / batch_size) * retrain_epochs
-    return least_warm_steps(steps, deep) / steps
-
-
-def least_steps(method: str, retrain_steps: int, deep: bool = False) -> int:
-    """Of a retrain cut short."""
-    return least_warm_steps(retrain_steps, deep) if method in (SHORT_WARM, SHORT_WARM_GROUP) else LEAST_STEPS
+    return least_steps(1.0, steps, deep) / steps
 
 
 def newton_cost(n_records: int, n_rows: int, retrain_epochs: int) -> float:
@@ -178,26 +186,31 @@ def _for_deep(kind: RequestKind, budget: float, least_warm: float) -> BudgetChoi
 
 def _for_class(hidden: int, budget: float, least_warm: float, path_cost: float | None) -> BudgetChoice:
     training_pays = max(least_warm, TRUNCATION_ENDS) if hidden == 1 else least_warm
+    warm = SHORT_HARD_WARM if hidden else SHORT_HARD_LINEAR
     if budget >= training_pays:
         why = f"from {training_pays:.1%} of a retrain on, training from a part of the model is closer than {TRUNCATE}"
-        return BudgetChoice(SHORT_WARM, why, TRUNCATE, _more(path_cost, MORE_TRAINING))
-    more = f"{SHORT_WARM}, from {training_pays:.1%} on" if training_pays < 1 else _more(path_cost, "nothing")
-    return BudgetChoice(TRUNCATE, "the class leaves the answer, the others keep their ratios", SHORT_WARM, more)
+        return BudgetChoice(warm, why, TRUNCATE, _more(path_cost, MORE_TRAINING))
+    more = f"{warm}, from {training_pays:.1%} on" if training_pays < 1 else _more(path_cost, "nothing")
+    return BudgetChoice(TRUNCATE, "the class leaves the answer, the others keep their ratios", warm, more)
 
 
 def _for_group(
     hidden: int, budget: float, least_warm: float, kept: float | None, path_cost: float | None
 ) -> BudgetChoice:
     why = "the records belong together, and would be missing together in a retrain"
-    more = _more(path_cost, MORE_TRAINING)
-    if kept is None:
+    more, known = _more(path_cost, MORE_TRAINING), kept is not None and kept >= ANSWERS_KEPT
+    if kept is not None:
+        said = f"a model of the others still knows {kept:.0%} of those that it knew"
+        why += f", but {said}" if known else f"; {said}"
+    if budget < least_warm:
         return _cut_short(hidden, budget, why, more)
-    known = f"a model of the others still knows {kept:.0%} of those that it knew"
-    # a linear head remembers less
-    warm, ends = (SHORT_WARM, math.inf) if hidden == 0 else (SHORT_WARM_GROUP, WARM_GROUP_ENDS[min(hidden, 2)])
-    if kept >= ANSWERS_KEPT and least_warm <= budget < ends:
-        return BudgetChoice(warm, f"{why}, but {known}", SHORT, more)
-    return _cut_short(hidden, budget, f"{why}; {known}", more)
+    if hidden == 0:  # it remembers less, and what it remembers large steps undo
+        return BudgetChoice(SHORT_HARD_LINEAR, why, SHORT_SMALL, more)
+    if known and budget < WARM_GROUP_ENDS[min(hidden, 2)]:
+        return BudgetChoice(SHORT_HARD_GROUP, why, SHORT_HARD, more)
+    if budget < HARD_ENDS[min(hidden, 2)]:
+        return BudgetChoice(SHORT_HARD, why, SHORT, more)
+    return _cut_short(hidden, budget, why, more)
 
 
 def _for_scattered(
@@ -220,11 +233,12 @@ def _for_scattered(
     if hidden and taught_cost is not None:
         later = f"{NEWTON_CROSSFIT}, from {taught_cost:.2g} of a retrain on"
     later = _more(path_cost, later)
-    if _affordable(step_cost, budget) and (hidden < 2 or budget < least_warm):
+    step_ends = {0: math.inf, 1: max(least_warm, STEP_ENDS)}.get(hidden, least_warm)
+    if _affordable(step_cost, budget) and budget < step_ends:
         return BudgetChoice(NEWTON, f"{alike}, and one step leaves all else alone", SHORT_SMALL, later)
     dear = f"; a Newton step on so many records takes {step_cost:.1%} of a retrain" if hidden < 2 and step_cost else ""
     if budget >= least_warm:
-        return BudgetChoice(SHORT_WARM, warm + dear, NEWTON, later)
+        return BudgetChoice(SHORT_HARD_WARM if hidden else SHORT_HARD_LINEAR, warm + dear, NEWTON, later)
     return _cut_short(hidden, budget, alike + dear, _more(path_cost, MORE_TRAINING), NEWTON)
 
 

@@ -9,16 +9,15 @@ a cut-short training lacks is steps: on the development subclass (mlp1, seed 100
 ``short`` is at 0.30 at 1.2 % and 0.085 at 3 %. On random rows it is closer below 1 % only, on a class on KL_f only.
 
 ``short-warm`` starts from shrunken base weights mixed with fresh ones (Ash and Adams, 2020), but for the outputs of a class
-that is forgotten, which are all fresh. ``short-warm-group`` takes less of the base: on the odd subclasses, which are in no
-grid, 0.3 is closer than a retrain cut short up to a twentieth of a retrain, and 0.4 remembers some of them; on classes 0.4
-is closer than 0.3 at every cost. A group that the retained rows do not stand for is remembered by any share
-(``kept_answers``).
+that is forgotten, which are all fresh.
 
 ``short-hard`` draws its rows by how unsure models that never saw them are (``doubt``), and weighs them by what each then
 stands for: most rows teach next to nothing. What they say is prepared with the state (``crossfit``); they have seen the
 records, which decide a little of which retained rows are looked at, and nothing of what is learned there in the mean.
-``short-hard-warm`` and ``short-hard-group`` do so from a share of the base's weights, ``short-hard-linear`` at three times
-the rate as well.
+``short-hard-warm`` does so from a share of the base's weights, ``short-hard-linear`` at three times its rate as well, and
+``short-hard-group`` from less of them: on the odd subclasses, which are in no grid, 0.4 remembers some that 0.3 does not; on
+classes 0.4 is closer than 0.3 at every cost. A group that the retained rows do not stand for is remembered by any share
+(``kept_answers``).
 
 ``short-same`` starts from the very weights that the base started from, and the retrain does. Who kept them, or the seed that
 they were drawn from, can; a request to somebody else's network cannot.
@@ -48,7 +47,6 @@ SMALL = replace(
 
 # its rate falls, so that every record ends a training of its own: what ``forget`` hands out for 0.2, 1, 3 and 10 %
 WARM = replace(SHORT, base_share=0.4, last_rate=0.1, averaging=None, record_at=(0.1, 0.5, 1.5, 5.0))
-WARM_GROUP = replace(WARM, base_share=0.3)
 
 SAME = replace(SHORT, start=Start.INITIAL)
 

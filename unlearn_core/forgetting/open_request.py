@@ -357,12 +357,12 @@ class OpenRequest:
                 "the function that builds it, or choose a proxy"
             )
         recipe, (how, longest) = line.presets["paper"], self.blueprint.training
-        batch = recipe.phases[0].passes[0].batch_size or how.batch_size
-        steps = math.ceil((len(rows) - plan.n_forget) / batch)
+        own_batch = recipe.phases[0].passes[0].batch_size
+        steps = math.ceil((len(rows) - plan.n_forget) / (own_batch or how.batch_size))
         lasts: float = recipe.epochs
         if plan.settings.proxy == AUTO:
-            lasts = affordable_epochs(plan.settings.budget, longest, line.name)
-        least = least_steps(line.name, steps * longest, self.arch in RESNETS)
+            lasts = affordable_epochs(plan.settings.budget, longest, own_batch)
+        least = least_steps(recipe.base_share, steps * longest, self.arch in RESNETS)
         lasts = min(max(lasts, least / steps), longest)
         recipe = recipe.lasting(lasts)
         fresh = self.blueprint.fresh(net, rows.inputs[:2], derive_seed(plan.settings.seed, line.name, "weights"))
