@@ -28,6 +28,7 @@ STEP = 0.007
         (CLASS, 1, 0.01, None, "short-hard-warm"),
         (CLASS, 1, 0.1, None, "short-hard-warm"),
         (CLASS, 2, 0.003, None, "short-hard-warm"),
+        (CLASS, 2, 0.1, None, "short-warm"),
         (CLASS, 0, 0.003, None, "short-hard-linear"),
         (CLASS, 0, 0.03, None, "short-hard-linear"),
         (SCATTERED, 1, 0.01, STEP, "newton"),
