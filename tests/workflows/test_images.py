@@ -138,18 +138,16 @@ def test_features_are_a_direct_forward_pass_whatever_the_shard_size(tmp_path, im
 def test_features_on_ray_interrupted_go_on_shard_by_shard(
     tmp_path, image_file, weights, expected, cluster, ray_environment
 ):
-    command = features_command(
-        image_file, weights, tmp_path, "--shard-images", 2, "--address", cluster, "--workers", 2, "--half"
-    )
+    command = features_command(image_file, weights, tmp_path, "--shard-images", 2, "--address", cluster, "--half")
     shards = tmp_path / "store" / "steps" / "shard"
-    driver = [sys.executable, "-m", "workflows", *command]
-    with running(driver, ROOT, ray_environment) as process:
+    driver = [sys.executable, "-m", "workflows", *command, "--workers"]
+    with running([*driver, 1], ROOT, ray_environment) as process:
         wait_until(lambda: len(list(shards.glob("*/DONE.json"))) >= 3, "three shards", process)
         process.send_signal(signal.SIGKILL)
         process.wait()
     before = {file.parent.name: file.read_bytes() for file in shards.glob("*/DONE.json")}
     assert len(before) < 26, "it was interrupted"
-    result = run(driver, ROOT, ray_environment, seconds=1500)
+    result = run([*driver, 2], ROOT, ray_environment, seconds=1500)
     assert result.returncode == 0, result.stderr
     after = {file.parent.name: file.read_bytes() for file in shards.glob("*/DONE.json")}
     assert len(after) == 20 + 6
