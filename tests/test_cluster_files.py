@@ -41,7 +41,7 @@ def job() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def ray_cli() -> click.Command:
+def ray_cli() -> click.Group:
     """Ray's own commands, which take seconds to load: only the process that runs these tests need wait for them."""
     from ray.scripts.scripts import cli
 
