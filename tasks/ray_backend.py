@@ -24,9 +24,8 @@ from ray.exceptions import (
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tasks.ray_session import UNWIND_SECONDS, Watch, limited, ray_session
-from tasks.state import Finished
+from tasks.state import Finished, JobResult
 from tasks.step import Step
-from tasks.worker import Worker
 from unlearn_core.errors import BadInput, DiskFull
 from unlearn_core.precision import Precision
 
@@ -79,6 +78,24 @@ def check_placement(nodes: Sequence[Mapping[str, float]], placement: Placement, 
         has = f"no node has more than {most:g}" if most else "there is no GPU here"
         remedy = f"give at most {most:g}" if most else "leave it out"
         raise BadInput(f"--gpus-per-worker {asked:g} would wait for ever: {has}; {remedy}")
+
+
+class Worker:
+    """``tasks.worker.Worker`` in an actor. It is loaded there: a driver computes nothing, and need not wait for torch."""
+
+    def __init__(self, *arguments: Any) -> None:
+        from tasks import worker
+
+        self._worker: worker.Worker = worker.Worker(*arguments)
+
+    def ready(self) -> str | None:
+        return self._worker.ready()
+
+    def place(self) -> str:
+        return self._worker.place()
+
+    def run(self, steps: Sequence[Step]) -> JobResult:
+        return self._worker.run(steps)
 
 
 class RayBackend:

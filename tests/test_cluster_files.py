@@ -18,7 +18,6 @@ import ray
 import yaml
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 from ray.autoscaler._private.util import prepare_config, validate_config
-from ray.scripts.scripts import cli as ray_cli
 
 from tests.processes import run
 from workflows.cli import main as unlearn
@@ -39,6 +38,14 @@ def cluster() -> dict[str, Any]:
 @pytest.fixture
 def job() -> dict[str, Any]:
     return yaml.safe_load(RAYJOB.read_text())
+
+
+@pytest.fixture(scope="module")
+def ray_cli() -> click.Group:
+    """Ray's own commands, which take seconds to load: only the process that runs these tests need wait for them."""
+    from ray.scripts.scripts import cli
+
+    return cli
 
 
 # cluster.yaml
@@ -96,7 +103,7 @@ def test_every_node_mounts_the_shared_store(cluster):
     assert "lookupcache=positive" in mounts[0], "or a node remembers for a minute that another one's file was not there"
 
 
-def test_node_commands_are_shell_and_their_ray_options_exist(cluster):
+def test_node_commands_are_shell_and_their_ray_options_exist(cluster, ray_cli):
     names = ("initialization_commands", "setup_commands", "head_setup_commands")
     starts = ("head_start_ray_commands", "worker_start_ray_commands")
     for command in [command for name in (*names, *starts) for command in cluster[name]]:
@@ -227,12 +234,12 @@ def of(program: str, commands: list[list[str]]) -> list[Any]:
 
 
 @pytest.mark.parametrize("words", of("ray", FENCED))
-def test_ray_commands_of_the_guide_parse(words):
+def test_ray_commands_of_the_guide_parse(ray_cli, words):
     check_click(ray_cli, words)
 
 
 @pytest.mark.parametrize("words", of("ray", INLINE))
-def test_ray_commands_named_in_the_guide_exist(words):
+def test_ray_commands_named_in_the_guide_exist(ray_cli, words):
     check_click(ray_cli, words, complete=False)
 
 

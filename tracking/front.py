@@ -126,7 +126,7 @@ def reached(trajectory: Trajectory, measure: str, budget: float) -> float | None
     """
     point = trajectory.within(budget)
     last = None if point is None else point.mean(measure)
-    if trajectory.method not in methods.cut_short():
+    if not methods.is_cut_short(trajectory.method):
         return last
     kl = interpolated(trajectory, measure, budget)
     return last if kl is None and trajectory.method not in CUT_SHORT else kl
@@ -151,9 +151,11 @@ class Place:
 
 
 def places(variant: TreeVariant) -> list[Place]:
-    """One for every budget and measure; none if no method can be placed."""
-    found = trajectories(variant)
-    return [_place(found, budget, measure) for budget in BUDGETS for measure in MEASURES] if found else []
+    """One for every budget and measure; none if no method can be placed. Computed once, as what they are found among."""
+    if "places" not in variant.kept:
+        found = trajectories(variant)
+        variant.kept["places"] = tuple(_place(found, b, m) for b in BUDGETS for m in MEASURES) if found else ()
+    return list(variant.kept["places"])
 
 
 def headline_budget(found: Sequence[Place]) -> float | None:
@@ -189,7 +191,7 @@ def _rivals(found: Sequence[Trajectory], budget: float) -> Iterator[tuple[Trajec
     """Each with what it spends of the budget."""
     for trajectory in found:
         if trajectory.method not in CUT_SHORT and (point := trajectory.within(budget)) is not None:
-            lasts = trajectory.method in methods.cut_short()
+            lasts = methods.is_cut_short(trajectory.method)
             yield trajectory, min(budget, trajectory.points[-1].cost) if lasts else point.cost
 
 

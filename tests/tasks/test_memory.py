@@ -24,6 +24,7 @@ from tasks.store import Store
 from tasks.worker import Worker
 from unlearn_core.data.datasets import load_images
 from unlearn_core.data.feature_set import fingerprint
+from unlearn_core.nets.autograd import EVALUATION_ROWS
 from unlearn_core.nets.resnet import ResNetStack
 from unlearn_core.problem import Inputs, make_problem
 from unlearn_core.grid import LabelSpace
@@ -70,7 +71,7 @@ forget = torch.zeros(len(problem.train), dtype=torch.bool)
 forget[::len(forget) // 128] = True
 member = Member(0, "unlearn", problem.train.label_tensor, forget)
 train(net, problem.train.inputs, [member], training_recipe(Visit.FORGET, 1), RESNET_TRAINING)
-net.logits(0, problem.train.inputs, torch.arange(0, len(forget), 100))
+net.logits(0, problem.train.inputs, torch.arange(0, len(forget), len(forget) // EVALUATION_ROWS))  # a whole batch
 running = False
 print(json.dumps(peak))
 """

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tracking.tree import Tree, TreeVariant
-from tracking.tree_writer import write_entries
+from tracking.tree_writer import TreeWriter
 from unlearn_core import methods
 from unlearn_core.grid import Scenario, Variant
 from unlearn_core.records import (
@@ -138,8 +138,11 @@ def tree(*variants: TreeVariant) -> Tree:
 
 
 def write(root: Path, *variants: TreeVariant) -> Path:
+    """In one go: a file that is opened again for each variant is read again each time."""
+    writer = TreeWriter(root)
     for v in variants:
-        write_entries(root, v.variant, v.backbone, v.entries)
+        writer.add(v.variant, v.backbone, v.entries)
+    writer.write_all()
     return root
 
 

@@ -35,6 +35,7 @@ def write_grid(made, root, datasets=KEYS, archs=PAPER_ARCHITECTURES):
         seconds, rte, cost, preparation = rng.random(4).tolist()
         return method_entry(MethodRecord(name, epochs, epochs[0], epochs[-1], seconds, rte, cost, preparation, taught))
 
+    variants = []
     for dataset in datasets:
         for arch in archs:
             classes = KEYS[dataset]
@@ -44,7 +45,8 @@ def write_grid(made, root, datasets=KEYS, archs=PAPER_ARCHITECTURES):
                         name.replace("-", "_"): method(name) for name in methods.names()
                     }  # the same for all seeds: no matter
                     cells = [made.cell(seed, **rows) for seed in SEEDS]
-                    made.write(root, made.variant(*cells, dataset=dataset, arch=arch, scenario=scenario, key=key))
+                    variants.append(made.variant(*cells, dataset=dataset, arch=arch, scenario=scenario, key=key))
+    made.write(root, *variants)
 
 
 def tabulate(root, out):

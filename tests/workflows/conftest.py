@@ -69,7 +69,8 @@ def cluster(ray_environment) -> Iterator[str]:
         "import signal, sys\n"
         "from ray.cluster_utils import Cluster\n"
         "c = Cluster(initialize_head=True, head_node_args={'num_cpus': 2, 'include_dashboard': False,"
-        " 'object_store_memory': 200 * 2**20})\n"
+        # nobody reads its logs and it does not grow: two processes less that look around as long as it stands
+        " 'include_log_monitor': False, 'no_monitor': True, 'object_store_memory': 200 * 2**20})\n"
         "signal.signal(signal.SIGTERM, lambda *_: (c.shutdown(), sys.exit()))\n"
         "print(c.address, flush=True)\n"
         "for line in sys.stdin:\n"

@@ -31,7 +31,7 @@ class Head(NamedTuple):
     process: Running
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def head(ray_environment) -> Iterator[Head]:
     environment = {**ray_environment, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
     environment["PATH"] = f"{BIN}{os.pathsep}{environment['PATH']}"  # as in an activated virtual environment

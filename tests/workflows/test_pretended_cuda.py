@@ -101,12 +101,15 @@ def test_grids_of_heads_have_the_cpus_bits(tmp_path, few, arch, scenario, key, m
 
 
 @pytest.mark.slow
-def test_resnet18_runs_through_every_kind_of_step_and_is_saved(tmp_path, images):
-    """Base, retrain and floor are written in spite of their memory format, and read again by sketch, methods and audit."""
+def test_a_resnet_runs_through_every_kind_of_step_and_is_saved(tmp_path, images):
+    """Base, retrain and floor are written in spite of their memory format, and read again by sketch, methods and audit.
+
+    The small one: on a device ResNet-18, whose own bits are below, is the same class around more layers.
+    """
     out, methods = tmp_path / "out", "lda-2c,ssd"
     with pretended_cuda():
         ended = unlearn(
-            "grid", "--dataset", images, "--arch", "resnet18", "--scenario", "random", "--key", 4, "--seeds", 0,
+            "grid", "--dataset", images, "--arch", "resnet8", "--scenario", "random", "--key", 4, "--seeds", 0,
             "--methods", methods, "--epochs", 1, "--resnet-weights", "random", "--resnet-size", 32, "--sketch-dim", 8,
             "--local", "--device", "cuda", "--no-tracking", "--out", out,
         )  # fmt: skip

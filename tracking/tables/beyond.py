@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy import stats
 
 from tracking.entries import Entry, mean_over_seeds, number, ratio, spread
 from tracking.tables.benchmark import COST, COST_DEFINED, KL_DEFINED, ORACLE_DEFINED, ORACLE_KL_F, PREPARATION, RTE
@@ -147,6 +146,8 @@ def _against(entries: Sequence[Entry], row_of: RowOf) -> tuple[Cell, Cell]:
     won = Cell(wins, f"{wins}/{len(known)}")
     if len(known) < 2:
         return won, MISSING
+    from scipy import stats  # here, for it takes a second to load, and few reports have anything to test
+
     change = np.log([ours / theirs for ours, theirs in known])
     error = float(change.std(ddof=1)) / math.sqrt(len(change))
     t = float(change.mean()) / error if error > 0 else math.inf

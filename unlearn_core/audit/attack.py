@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from unlearn_core.audit.klom import klom_points, summary
 from unlearn_core.audit.stein import min_queries, picked_queries
@@ -135,6 +134,8 @@ def compare_rankings(names: Sequence[str], ours: Sequence[float], theirs: Sequen
         for j, second in enumerate(names[i + 1 :], i + 1)
         if (ours[i] - ours[j]) * (theirs[i] - theirs[j]) < 0
     ]
+    from scipy.stats import rankdata  # here, for it takes a second to load, and few that load this module compare
+
     alike = len(set(ours)) < 2 or len(set(theirs)) < 2
     spearman = None if alike else float(np.corrcoef(rankdata(ours), rankdata(theirs))[0, 1])
     return {"spearman": spearman, "swapped": swapped, "pairs": len(names) * (len(names) - 1) // 2}

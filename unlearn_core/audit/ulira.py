@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
-from scipy.stats import t as student_t
 
 from unlearn_core.errors import BadInput
 
@@ -105,6 +104,8 @@ def ulira(unlearned: Array, retrained: Array, folds: NDArray[np.int64], fit: str
     def measured(dropped: int | None) -> Array:
         used = [fold for fold in range(n_folds) if fold != dropped]
         return np.mean([_attack(unlearned, retrained, folds, fold, used, FITS[fit]) for fold in used], axis=0)
+
+    from scipy.stats import t as student_t  # here, for it takes a second to load, and workers attack nothing
 
     values = measured(None)
     without = np.array([measured(fold) for fold in range(n_folds)])

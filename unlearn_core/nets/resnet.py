@@ -34,6 +34,7 @@ class ResNetStack(AutogradStack):
     Args:
         autocast: the type that matrix products and convolutions run in; None is float32 throughout. By default what
             ``precision.arithmetic`` says when the stack is made.
+        net: what ``build`` made; by default it makes one, with weights drawn at random.
     """
 
     title: ClassVar[str] = "ResNet-18"
@@ -47,9 +48,13 @@ class ResNetStack(AutogradStack):
         return resnet18(weights=None, num_classes=n_classes)
 
     def __init__(
-        self, n_classes: int, device: torch.device | str = "cpu", autocast: torch.dtype | str | None = "auto"
+        self,
+        n_classes: int,
+        device: torch.device | str = "cpu",
+        autocast: torch.dtype | str | None = "auto",
+        net: nn.Module | None = None,
     ) -> None:
-        super().__init__(self.build(n_classes).to(device), torch.device(device))
+        super().__init__((self.build(n_classes) if net is None else net).to(device), torch.device(device))
         if self._device.type == "cuda":
             self._net = self._net.to(memory_format=torch.channels_last)
         self._autocast: torch.dtype | None = _half_type() if isinstance(autocast, str) else autocast
@@ -88,7 +93,10 @@ class ResNetStack(AutogradStack):
             raise ValueError(f"a ResNet stack has one member, not {len(states)}")
         if CLASSIFIER[0] not in states[0]:
             raise BadInput(f"{cls.title} weights have no {CLASSIFIER[0]!r}; they need torchvision's names")
-        stack = cls(states[0][CLASSIFIER[0]].shape[0], device, autocast)
+        n_classes = states[0][CLASSIFIER[0]].shape[0]
+        with torch.device("meta"):  # no weights: to draw those that are replaced takes longer than to load them
+            net = cls.build(n_classes)
+        stack = cls(n_classes, device, autocast, net.to_empty(device="cpu"))
         stack._load(states[0])
         return stack
 
