@@ -80,6 +80,9 @@ class Measured:
     attacks: Attacks | None = None
     """None if there are no held-out rows of the records' classes to tell them from."""
 
+    drop_elsewhere: float | None = None
+    """Accuracy that was lost on held-out rows of the classes that are left, in points; None if there are no such rows."""
+
     @property
     def drop(self) -> float:
         """Retained accuracy that was lost, in points of a hundred; negative if it rose."""
@@ -162,7 +165,21 @@ def measure(plan: Plan, unlearned: Posteriors) -> Measured:
         attacks=None
         if matched is None or before is None or after is None
         else Attacks(plan.n_forget, len(matched.rows), before, after),
+        drop_elsewhere=_drop_elsewhere(plan, base, unlearned),
     )
+
+
+def _drop_elsewhere(plan: Plan, base: Posteriors, unlearned: Posteriors) -> float | None:
+    heldout = plan.subject.problem.heldout
+    if heldout is None or base.heldout is None or unlearned.heldout is None:
+        return None
+    left = ~plan.subject.problem.lost_classes(plan.forget)[heldout.labels]
+    if not left.any():
+        return None
+    before, after = (
+        (said[left].argmax(axis=1) == heldout.labels[left]).mean() for said in (base.heldout, unlearned.heldout)
+    )
+    return 100 * float(before - after)
 
 
 def _accuracy(plan: Plan, model: Posteriors) -> Accuracy:

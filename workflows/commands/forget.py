@@ -90,7 +90,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
     add = parser.add_argument_group("checks").add_argument
     add("--dry-run", action="store_true", help="say what would be done, and write nothing")
-    drop = "refuse a model that loses more retained accuracy, in percentage points"
+    drop = (
+        "refuse a model that loses more retained accuracy, in percentage points; of one that was trained anew, accuracy on "
+        "held-out rows"
+    )
     add("--max-drop", default=1.0, type=float, metavar="POINTS", help=drop)
     retrain = (
         "also retrain from scratch N times, or once, each time with a second retrain as the floor, and certify the "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -126,6 +127,22 @@ def test_each_kind_of_request_gets_what_fits_it_and_a_certificate_that_verifies(
     assert unlearn_here("verify", out / "certificate.json").code == 0
     before, after = load_file("fine.safetensors"), load_file(out / "fine.safetensors")
     assert any(not torch.equal(before[name], tensor) for name, tensor in after.items())
+
+
+def test_what_is_trained_anew_is_judged_by_rows_that_nobody_trained_on(unlearn_here, here, tmp_path):
+    """It knows fewer training rows by heart than the base, and as much of others."""
+    refused = ask(unlearn_here, "half.csv", "--method", "short-hard-warm", "--max-drop", -50, out=str(tmp_path / "out"))
+    assert refused.code == 2
+    assert "held-out accuracy fell by" in refused.err
+    edited = ask(unlearn_here, "half.csv", "--method", "newton", "--max-drop", -50, out=str(tmp_path / "out"))
+    assert edited.code == 2
+    assert "retained accuracy fell by" in edited.err
+    before, after = (
+        int(float(part) * 100) for part in re.findall(r"held out ([\d.]+) % -> ([\d.]+) %", refused.out)[0]
+    )
+    lost = float(re.findall(r"held-out accuracy fell by (-?[\d.]+) points", refused.err)[0])
+    assert lost == pytest.approx((before - after) / 100, abs=0.02), "half of a class is left, so that all of them count"
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_budget_is_named_with_the_runner_up_and_what_more_would_buy(unlearn_here, here, tmp_path):
