@@ -50,6 +50,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.probe_optimizer
 	$(BIN)/python -m benchmarks.unlearning
 	$(BIN)/python -m benchmarks.flow
+	$(BIN)/python -m benchmarks.hard_rows
 	$(BIN)/python -m benchmarks.requests
 	$(BIN)/python -m benchmarks.row_orders
 	$(BIN)/python -m benchmarks.features

@@ -58,8 +58,10 @@ TEACHING_ENDS = {1: 0.08, 2: 0.02}
 """From this share on ``short-warm`` is about as close on scattered rows as ``newton-crossfit``, by hidden layers: 0.067 to
 0.076 at 10 %, 0.057 to 0.077; with two 0.11 to 0.13 at 3 %, 0.15."""
 
-EPOCH_IN_BATCHES = {128: 1.4, 256: 1.1}
-"""What an epoch in smaller batches takes, in epochs of a head's retrain."""
+EPOCH_IN_BATCHES = {128: 1.6, 256: 1.2}
+"""What an epoch in smaller batches takes, in epochs of a head's retrain (``benchmarks.hard_rows``)."""
+LINEAR_EPOCH_IN_BATCHES = {128: 2.4, 256: 1.7}
+"""The same without hidden layers, where a step is mostly what it takes whatever the batch."""
 LEAST_STEPS = 10
 """Steps that a retrain cut short makes, whatever the budget, if a whole one is long: a quarter of a hundredth of it on
 45,000 rows."""
@@ -82,9 +84,10 @@ TAUGHT_ROW = 2.0
 """What ``newton-crossfit`` takes for every row that it teaches, in rows of training: its batches are small."""
 
 
-def affordable_epochs(budget: float, retrain_epochs: int, batch_size: int | None) -> float:
+def affordable_epochs(budget: float, retrain_epochs: int, batch_size: int | None, hidden: int) -> float:
     """For how long a retrain is cut short; ``batch_size`` None: the retrain's own."""
-    return budget * retrain_epochs / EPOCH_IN_BATCHES.get(batch_size or 0, 1.0)
+    prices = EPOCH_IN_BATCHES if hidden else LINEAR_EPOCH_IN_BATCHES
+    return budget * retrain_epochs / prices.get(batch_size or 0, 1.0)
 
 
 def hidden_layers(arch: str | None) -> int:

@@ -77,6 +77,7 @@ from unlearn_core.within_budget import (
     LINEAR,
     affordable_epochs,
     flow_cost,
+    hidden_layers,
     least_steps,
     least_warm_cost,
     newton_cost,
@@ -361,7 +362,7 @@ class OpenRequest:
         steps = math.ceil((len(rows) - plan.n_forget) / (own_batch or how.batch_size))
         lasts: float = recipe.epochs
         if plan.settings.proxy == AUTO:
-            lasts = affordable_epochs(plan.settings.budget, longest, own_batch)
+            lasts = affordable_epochs(plan.settings.budget, longest, own_batch, hidden_layers(self.arch))
         least = least_steps(recipe.base_share, steps * longest, self.arch in RESNETS)
         lasts = min(max(lasts, least / steps), longest)
         recipe = recipe.lasting(lasts)
