@@ -53,8 +53,8 @@ SAME = replace(SHORT, start=Start.INITIAL)
 HARD_ROWS = Pass(Visit.RETAIN_DRAWN, CROSS_ENTROPY, batch_size=256)
 # hard rows come again and again: at three times the retrain's rate weights follow single ones of them
 HARD = replace(SHORT, phases=(Phase(passes=(HARD_ROWS,), epochs=5),), rate=2.0)
-# about 0.2, 1, 3 and 10 % of a retrain, in batches that take a tenth longer
-HARD_WARM = replace(WARM, phases=HARD.phases, record_at=(0.1, 0.45, 1.4, 4.6))
-HARD_GROUP = replace(HARD_WARM, base_share=0.3, record_at=(0.1, 0.3, 0.9))
+# about 0.2, 1, 3 and 10 % of a retrain, in batches that take a fifth longer
+HARD_WARM = replace(WARM, phases=HARD.phases, record_at=(0.07, 0.45, 1.4, 4.6))
+HARD_GROUP = replace(HARD_WARM, base_share=0.3, record_at=(0.07, 0.3, 0.9))
 # a linear head has no other minimum to fall into: larger steps lead there sooner
-HARD_LINEAR = replace(HARD_WARM, rate=9.0, record_at=(0.08, 0.35, 1.1, 3.6))
+HARD_LINEAR = replace(HARD_WARM, rate=9.0, record_at=(0.05, 0.35, 1.1, 3.6))
