@@ -377,8 +377,12 @@ def _draw_by(chances: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     A comb with one tooth in every n-th of the way (systematic sampling): less noise than n draws one by one.
     """
     count = len(chances)
-    teeth = (torch.arange(count) + torch.rand((), generator=generator, dtype=torch.float64)) / count
-    places = torch.searchsorted(chances.cumsum(0), teeth).clamp_max_(count - 1)
+    first = torch.rand((), generator=generator, dtype=torch.float64)
+    passed = (
+        (chances.cumsum(0) * count - first).ceil_().clamp_(0, count).long()
+    )  # teeth before the end of each row's part
+    passed[-1] = count
+    places = torch.repeat_interleave(torch.arange(count), torch.diff(passed, prepend=passed.new_zeros(1)))
     return _shuffled(places, generator)
 
 
