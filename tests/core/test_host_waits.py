@@ -56,7 +56,8 @@ def waits_of_training(net: NetworkStack, inputs: torch.Tensor, recipe: Recipe, p
     generator = torch.Generator().manual_seed(0)
     soft = {toward: torch.rand(n, C, generator=generator) for toward in Toward if toward is not Toward.LABELS}
     labels, forget = torch.arange(n) % C, torch.arange(n) % 4 == 0
-    members = [Member(seed, "unlearn", labels, forget, soft) for seed in range(net.n_members)]
+    chances = torch.rand(n, generator=generator) + 0.1
+    members = [Member(seed, "unlearn", labels, forget, soft, chances) for seed in range(net.n_members)]
     pretence.waits.clear()
     pretence.operations.clear()
     train(net, inputs.to("cuda"), members, recipe, HOW)

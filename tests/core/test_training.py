@@ -55,7 +55,8 @@ def make_net(seeds=(0,), arch="mlp1", n_classes=C) -> HeadStack:
 def make_member(seed=0, labels=None, soft=None) -> Member:
     forget = torch.arange(N) % C == 1
     forget[N // 2 :] = False
-    return Member(seed, "unlearn", make_inputs()[1] if labels is None else labels, forget, soft or {})
+    chances = torch.linspace(0.1, 2.0, N)
+    return Member(seed, "unlearn", make_inputs()[1] if labels is None else labels, forget, soft or {}, chances)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
