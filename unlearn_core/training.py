@@ -378,9 +378,8 @@ def _draw_by(chances: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """
     count = len(chances)
     first = torch.rand((), generator=generator, dtype=torch.float64)
-    passed = (
-        (chances.cumsum(0) * count - first).ceil_().clamp_(0, count).long()
-    )  # teeth before the end of each row's part
+    # how many teeth lie before the end of each row's part
+    passed = (chances.cumsum(0) * count - first).ceil_().clamp_(0, count).long()
     passed[-1] = count
     places = torch.repeat_interleave(torch.arange(count), torch.diff(passed, prepend=passed.new_zeros(1)))
     return _shuffled(places, generator)
