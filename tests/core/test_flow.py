@@ -10,7 +10,20 @@ import torch
 from torch.nn import functional
 
 from unlearn_core.data import load_dataset
-from unlearn_core.edits.flow import FLOW, FlowConstants, FlowPath, _chances, _draw, _of_retained, edit, prepare
+from unlearn_core.edits.flow import (
+    FLOW,
+    FlowConstants,
+    FlowPath,
+    _beside_itself,
+    _chances,
+    _draw,
+    _MeanAdam,
+    _of_retained,
+    _read_all,
+    _unsure,
+    edit,
+    prepare,
+)
 from unlearn_core.edits.request import EditRequest
 from unlearn_core.errors import BadInput
 from unlearn_core.nets.heads import HeadStack
@@ -32,10 +45,16 @@ GROUP = (Y == 8) & (np.arange(N) % 10 > 0)
 SCATTERED = np.isin(np.arange(N), np.random.default_rng(0).permutation(N)[:100])
 
 
-def trained(mask: np.ndarray | None, *seeds: int, hidden: tuple[int, ...] = (), epochs: int = EPOCHS) -> HeadStack:
+def trained(
+    mask: np.ndarray | None,
+    *seeds: int,
+    hidden: tuple[int, ...] = (),
+    epochs: int = EPOCHS,
+    labels: np.ndarray = Y,
+) -> HeadStack:
     net = HeadStack.initialise((D, *hidden, C), [torch.Generator().manual_seed(seed) for seed in seeds])
     forget = None if mask is None else torch.from_numpy(mask)
-    members = [Member(seed, "test", torch.from_numpy(Y), forget) for seed in seeds]
+    members = [Member(seed, "test", torch.from_numpy(labels), forget) for seed in seeds]
     train(net, X, members, training_recipe(Visit.ALL if mask is None else Visit.RETAIN, epochs), HOW)
     return net
 
@@ -109,16 +128,66 @@ def test_drawn_rows_stand_for_all():
     labels = torch.from_numpy(rng.integers(0, 3, 2000))
     p = torch.softmax(torch.from_numpy(rng.normal(0, 3, (2000, 3))), 1)
     errors = p - functional.one_hot(labels, 3)
-    chances = _chances(errors, labels, FlowConstants(even=0.1, doubt=0.5))
+    chances = _chances(_unsure(errors, labels), 0.5, 0.1)
     assert chances.sum() == pytest.approx(1)
     unsure = (1 - p.square().sum(1)).sqrt().numpy()
     np.testing.assert_allclose(chances, 0.1 / 2000 + 0.9 * unsure / unsure.sum(), rtol=1e-9)
-    sure = _chances(torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64), FlowConstants())
-    np.testing.assert_allclose(sure, 0.25)
+    np.testing.assert_allclose(_chances(torch.zeros(4), 0.3, 0.05), 0.25)
+    np.testing.assert_allclose(_chances(torch.zeros(4), 0.3, 0.05, torch.tensor([2.0, 0, 2, 0])), [0.5, 0, 0.5, 0])
     values = rng.normal(1, 1, 2000) * unsure
     rows, shares = _draw(chances, 200_000, rng)
     assert (values[rows] * shares).sum() == pytest.approx(values.mean(), rel=0.02)  # five standard errors
     assert shares.sum() == pytest.approx(1, rel=0.02)
+
+
+def test_a_request_reads_all_of_its_rows_where_its_own_stretches_begin():
+    torch.manual_seed(0)
+    kept = torch.from_numpy(~GROUP)
+    stays = kept.float() * (N / int(kept.sum()))
+    weights = torch.randn(C, D + 1) / 4
+    gradient, said = _read_all(weights, X, torch.from_numpy(Y), stays, block=100)
+    ones = torch.cat([X, torch.ones(N, 1)], 1).double()
+    p = torch.softmax(ones @ weights.double().T, 1)
+    errors = (p - functional.one_hot(torch.from_numpy(Y), C))[kept]
+    torch.testing.assert_close(gradient.double(), errors.T @ ones[kept] / len(errors), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(said.double(), p.T, rtol=1e-4, atol=1e-6)
+
+
+def test_own_rows_stand_for_the_retained_and_say_at_the_anchor_what_they_said(path):
+    """So nothing but what changed since counts as noise."""
+    kept = torch.from_numpy(~GROUP)
+    stays = kept.float() * (N / int(kept.sum()))
+    flow = _MeanAdam(torch.from_numpy(path.weights[-1]), N, CONSTANTS)
+    constants = replace(CONSTANTS, own_rows=4000, own_batches=(3, 3))
+    looks = list(_beside_itself(flow, path, X, torch.from_numpy(Y), stays, constants))
+    assert len(looks) == len(path.lengths) - len(path.rows) > 3
+    means = []
+    for look in looks[:3]:
+        now = torch.softmax(torch.addmm(flow.weights[:, -1:], flow.weights[:, :-1], look.inputs.T), 0)
+        torch.testing.assert_close(now, look.said, rtol=1e-4, atol=1e-6)
+        means.append((look.inputs * look.shares[:, None]).sum(0))
+    assert looks[3].inputs is not looks[0].inputs
+    torch.testing.assert_close(looks[3].inputs, looks[0].inputs)  # again and again
+    expected = X[kept].mean(0)
+    assert float((torch.stack(means).mean(0) - expected).norm() / expected.norm()) < 0.05
+    gone = X[torch.from_numpy(GROUP)]
+    rows = torch.cat([look.inputs for look in looks[:3]])
+    assert not (rows[:, None, :] == gone[None, :3, :]).all(2).any()
+
+
+def test_a_group_that_the_others_do_not_stand_for():
+    """Threes that are called eights: what D is unsure of says little of what the retrain is unsure of."""
+    labels = Y.copy()
+    mask = (Y == 3) & (np.arange(N) % 10 > 0)
+    labels[mask] = 8
+    problem = Problem(Rows(labels, X.numpy(), lambda: X), None, C)
+    path = prepare(Given(problem, "linear"), CONSTANTS)
+    trained_on_all = trained(None, 1, labels=labels)
+    retrains = trained(mask, 1, 2, labels=labels)
+    moved = edit(request(trained_on_all, mask, path, problem), CONSTANTS)
+    assert isinstance(moved, HeadStack)
+    retrain, floor = log_p(retrains, 0, mask), log_p(retrains, 1, mask)
+    assert kl(retrain, log_p(moved, 0, mask)) < kl(retrain, floor) < kl(retrain, log_p(trained_on_all, 0, mask)) / 10
 
 
 def test_a_base_that_is_not_its_own_flow_keeps_what_sets_it_apart(path):
@@ -142,6 +211,24 @@ def test_what_it_has_no_answer_to(base, path):
     part, mask = PROBLEM.part(SCATTERED, 50)
     with pytest.raises(BadInput, match=r"flow reads D, and \d+ of 1437 rows are at hand"):
         edit(request(base, mask, path, part), CONSTANTS)
+
+
+def test_rows_that_a_request_reads(base, path, monkeypatch):
+    """As many as it is priced by: counted where they are fetched."""
+    read = 0
+    fetch = torch.Tensor.index_select
+
+    def counted(self: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+        nonlocal read
+        read += len(index) * (self is X)
+        return fetch(self, dim, index)
+
+    monkeypatch.setattr(torch.Tensor, "index_select", counted)
+    constants = replace(CONSTANTS, own_batches=(10_000, 10_000))  # each step has rows of its own
+    edit(request(base, GROUP, path), constants)
+    all_of_d = 2 * N
+    to_tell_chance = path.rows.shape[1]
+    assert read + all_of_d - to_tell_chance == path.rows_read(N, constants.own_rows)
 
 
 def test_a_stored_path_gives_the_same_bits(base, path):

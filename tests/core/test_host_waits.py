@@ -96,7 +96,7 @@ def test_the_waits_of_a_flow_do_not_grow_with_its_steps():
     inputs, labels = torch.from_numpy(rng.normal(size=(200, 5))).float(), np.arange(200) % C
     mask, found, steps = labels == 1, [], []
     for least in (6, 12):
-        constants = FlowConstants(epochs=20, batch_size=64, rows=32, path_rows=64, least_steps=least)
+        constants = FlowConstants(epochs=20, batch_size=64, rows=(32, 32), path_rows=64, least_steps=least)
         path = prepare(Given(Problem(Rows(labels, inputs.numpy(), lambda: inputs), None, C), "linear"), constants)
         steps.append(len(path.lengths))
         with pretended_cuda() as pretence:

@@ -97,7 +97,8 @@ def test_a_linear_head_follows_its_path_as_soon_as_that_is_affordable(kind):
     assert before is not None
     assert before.method != "flow"
     assert before.more == "flow, from 8.0% on"
-    assert flow_cost(300 * 512, 45_000, 50) == pytest.approx(1.3 * 300 * 512 / (50 * 45_000))
+    assert flow_cost(205_600, 2, 45_000, 50) == pytest.approx(0.7 * 205_600 / (50 * 45_000))
+    assert flow_cost(276_640, 10, 45_000, 50) == pytest.approx(1.2 * 276_640 / (50 * 45_000))
 
 
 def test_a_class_of_little_data_loses_its_output():

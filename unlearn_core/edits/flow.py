@@ -20,7 +20,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,10 +61,14 @@ class FlowConstants:
         least_steps: from an anchor to the next.
         reach: the length of a step times the largest curvature; at 2 it would no longer be stable.
         curvature_rows: by which that curvature is measured.
-        rows: drawn for each step of a request.
+        rows: drawn for each step of a request. With two classes, and with more: there are more weights to tell apart.
+        own: stretches between anchors, of the last ones, at whose start a request reads all rows itself.
+        own_rows, own_batches: drawn for such a stretch; its steps look at one batch after another, again and again. With two
+            classes, and with more.
         path_rows: the same for the path of D.
         even: the share of rows that is drawn evenly, and not by how unsure the path is of them.
         doubt: to which power that counts; not to the first, for of a row that D makes sure of a retrain may be unsure.
+        own_even, own_doubt: the same for rows that a request draws by its own doubt.
         moments_every: steps after which the second moments are measured again.
         averaged: the last part of the way over which the difference of the flows is averaged.
         chance: mean KL, in nats, up to which the base is its own flow and chance.
@@ -78,12 +83,17 @@ class FlowConstants:
     least_steps: int = 6
     reach: float = 1.5
     curvature_rows: int = 4096
-    rows: int = 512
+    rows: tuple[int, int] = (384, 512)
+    own: int = 2
+    own_rows: int = 512
+    own_batches: tuple[int, int] = (16, 32)
     path_rows: int = 1024
     even: float = 0.05
     doubt: float = 0.3
+    own_even: float = 0.1
+    own_doubt: float = 1.0
     moments_every: int = 6
-    averaged: float = 0.3
+    averaged: float = 0.15
     chance: float = 0.01
     most_classes: int = 20
     seed: int = 0
@@ -91,6 +101,10 @@ class FlowConstants:
     def way(self, n_rows: int) -> float:
         """How far a weight could go in a training on so many rows."""
         return self.lr * self.epochs * math.ceil(n_rows / self.batch_size)
+
+    def is_late(self, behind: float) -> bool:
+        """Whether weights count for the answer when so large a share of the way is behind them."""
+        return behind > 1 - self.averaged
 
     def noise(self, n_rows: int) -> float:
         """What a batch's gradient has of a row's variance, in the mean: an epoch goes through all rows, and the last of its
@@ -107,15 +121,18 @@ class FlowPath:
     Attributes:
         times: (M + 1,) of the anchors, in units of a weight's way; the first is 0.
         weights, gradients: (M + 1, C, d + 1) there; a gradient is the mean over the rows of D.
+        late: (C, d + 1) the mean of the weights over the last part of the way.
         without: (M + 1, C, C, d + 1) the gradients of D without the c-th class, its output shut, as sums over D's rows over
             their number; of no classes if there are too many.
         lengths: (S,) of the steps, and ends (M,) how many steps are made until each anchor but the first.
-        rows: (S, B) of D that each step looks at, and shares (S, B) what each of them stands for.
-        said: (S, 2, C, B) the posteriors of these rows at the anchors before and after the step.
+        rows: (T, B) of D that each of the first T steps looks at, and shares (T, B) what each of them stands for; after them
+            a request draws rows by itself.
+        said: (T, 2, C, B) the posteriors of these rows at the anchors before and after the step.
     """
 
     times: NDArray[np.float64]
     weights: NDArray[np.float32]
+    late: NDArray[np.float32]
     gradients: NDArray[np.float32]
     without: NDArray[np.float32]
     lengths: NDArray[np.float64]
@@ -127,6 +144,41 @@ class FlowPath:
     def answers(self, lost_classes: int) -> bool:
         """Whether there are anchors for a request after which so many classes are gone."""
         return len(self.lengths) > 0 and lost_classes <= (1 if self.without.size else 0)
+
+    @property
+    def behind(self) -> NDArray[np.float64]:
+        """(S,) the share of the way that is behind each step when it is made."""
+        return np.cumsum(self.lengths) / self.times[-1]
+
+    def rows_read(self, n_rows: int, own_rows: int = FlowConstants.own_rows) -> int:
+        """How many rows a request looks at: those of each step, and all of D where each of its own stretches begins."""
+        own_steps, own_stretches = len(self.lengths) - len(self.rows), int((self.ends > len(self.rows)).sum())
+        return self.rows.size + own_steps * own_rows + own_stretches * n_rows
+
+    def places(self) -> Iterator[tuple[int, float]]:
+        """For each step the anchor before it, and which share of the way to the next is behind it before it is made."""
+        for i, (start, end) in enumerate(pairwise([0, *self.ends])):
+            for step in range(start, end):
+                yield i, (step - start) / (end - start)
+
+
+class _Mean:
+    """Of those weights that are added as late ones."""
+
+    def __init__(self, like: torch.Tensor) -> None:
+        import torch
+
+        self._sum: torch.Tensor = torch.zeros_like(like)
+        self._count: int = 0
+
+    def add(self, weights: torch.Tensor, late: bool) -> None:
+        if late:
+            self._sum += weights
+            self._count += 1
+
+    @property
+    def value(self) -> torch.Tensor:
+        return self._sum / self._count
 
 
 class _MeanAdam:
@@ -164,7 +216,7 @@ def prepare(given: Given, constants: FlowConstants) -> FlowPath:
     import torch
 
     if given.hidden:
-        return FlowPath(*(np.zeros(0, kind) for kind in ("f8", "f4", "f4", "f4", "f8", "i8", "i4", "f4", "f2")))
+        return FlowPath(*(np.zeros(0, kind) for kind in ("f8", "f4", "f4", "f4", "f4", "f8", "i8", "i4", "f4", "f2")))
     rows, n_classes = given.problem.train, given.problem.n_classes
     inputs, labels, n_rows = rows.inputs, rows.label_tensor, len(rows)
     way = constants.way(n_rows)
@@ -172,6 +224,7 @@ def prepare(given: Given, constants: FlowConstants) -> FlowPath:
     draws = np.random.default_rng(derive_seed(constants.seed, FLOW, "rows"))
     flow = _MeanAdam(torch.zeros(n_classes, inputs.shape[1] + 1, device=inputs.device), n_rows, constants)
     kept: dict[str, list[torch.Tensor]] = {"weights": [], "gradients": [], "without": []}
+    late = _Mean(flow.weights)
     lengths: list[NDArray[np.float64]] = []
     looks: list[tuple[NDArray[np.int64], NDArray[np.float64]]] = []
     moments = torch.zeros_like(flow.weights)
@@ -183,34 +236,37 @@ def prepare(given: Given, constants: FlowConstants) -> FlowPath:
         kept["without"].append(_without_each_class(errors, inputs, labels, constants) / n_rows)
         if i == constants.anchors:
             break
-        chances = _chances(errors, labels, constants)
+        chances = _chances(_unsure(errors, labels), constants.doubt, constants.even)
         steps = constants.least_steps
         if i > 0:
             curvature = _largest_curvature(flow, inputs, *_draw(chances, constants.curvature_rows, draws), constants)
             steps = max(steps, math.ceil((times[i + 1] - time) * curvature / constants.reach))
         length = float(times[i + 1] - time) / steps
         lengths.append(np.full(steps, length))
-        looks.append(_draw(chances, steps * constants.rows, draws))
+        if i < constants.anchors - constants.own:
+            looks.append(_draw(chances, steps * constants.rows[n_classes > 2], draws))
         chosen, shares = _draw(chances, steps * constants.path_rows, draws)
-        for here in np.arange(steps * constants.path_rows).reshape(steps, -1):
+        for j, here in enumerate(np.arange(steps * constants.path_rows).reshape(steps, -1)):
             batch, share = (torch.from_numpy(some[here]).to(inputs.device) for some in (chosen, shares))
             few, share = inputs.index_select(0, batch), (share * steps).to(inputs)[:, None]
             now = residuals(flow.weights, few, labels[batch])
             if made % constants.moments_every == 0:
                 moments = per_weight(now.square() * share, few.square())
             flow.move(kept["gradients"][-1] + per_weight((now - errors[batch]) * share, few), moments, length)
+            late.add(flow.weights, constants.is_late((time + (j + 1) * length) / way))
             made += 1
     each = [len(some) for some in lengths]
     weights, gradients, without = (torch.stack(some).cpu().numpy() for some in kept.values())
-    drawn = np.concatenate([some.reshape(n, -1) for n, (some, _) in zip(each, looks, strict=True)])
-    stand_for = np.concatenate([n * some.reshape(n, -1) for n, (_, some) in zip(each, looks, strict=True)])
+    drawn = np.concatenate([some.reshape(n, -1) for n, (some, _) in zip(each, looks, strict=False)])
+    stand_for = np.concatenate([n * some.reshape(n, -1) for n, (_, some) in zip(each, looks, strict=False)])
     order = np.argsort(drawn, axis=1)  # as they lie in memory: so they are fetched faster
     drawn, stand_for = (np.take_along_axis(some, order, axis=1) for some in (drawn, stand_for))
-    beside = np.repeat(np.arange(constants.anchors), each)
+    beside = np.repeat(np.arange(len(looks)), each[: len(looks)])
     said = [_said(kept["weights"][i : i + 2], inputs, some) for i, some in zip(beside, drawn, strict=True)]
     return FlowPath(
         times,
         weights,
+        late.value.cpu().numpy(),
         gradients,
         without,
         np.concatenate(lengths),
@@ -230,38 +286,114 @@ def edit(request: EditRequest, constants: FlowConstants) -> NetworkStack | None:
     if base is None or not path.answers(len(lost)):
         return None
     inputs, labels = all_of_d(request, FLOW), request.problem.train.label_tensor
-    device, n_rows, n_gone = inputs.device, len(request.mask), int(request.mask.sum())
+    n_rows, n_gone = len(request.mask), int(request.mask.sum())
     shut = int(lost[0]) if len(lost) else None
-    anchors = torch.from_numpy(path.weights).to(device)
-    gradients = _of_retained(request, path, anchors, shut)
+    anchors = torch.from_numpy(path.weights).to(inputs.device)
     stays = torch.from_numpy(~request.mask).to(inputs) * (n_rows / (n_rows - n_gone))
-    rows = torch.from_numpy(path.rows).to(device, torch.int64)
-    shares = torch.from_numpy(path.shares).to(device) * stays[rows]
     # a retrain makes fewer steps, for it has fewer rows
     shorter = constants.way(n_rows - n_gone) / constants.way(n_rows)
-    said = torch.from_numpy(path.said).to(device)
     flow = _MeanAdam(torch.zeros_like(base), n_rows - n_gone, constants)
-    moments = torch.zeros_like(base)
-    difference, averaged = torch.zeros_like(base), 0
-    for step, (i, at, after) in enumerate(_places(path)):
-        few, share = inputs.index_select(0, rows[step]), shares[step]  # indexing by rows takes four times as long
-        now, at_anchors = torch.softmax(_by_class(flow.weights, few), 0), said[step].float()
+    late, moments = _Mean(base), torch.zeros_like(base)
+    behind = path.behind
+    own = _beside_itself(flow, path, inputs, labels, stays, constants)
+    for step, look in enumerate(chain(_beside_path(request, path, anchors, stays, shut), own)):
+        now = torch.softmax(_by_class(flow.weights, look.inputs), 0)
+        gradient = look.gradient + per_weight(((now - look.said) * look.shares).T, look.inputs)
+        if step % constants.moments_every == 0:
+            now.scatter_add_(0, look.labels[None], -torch.ones_like(look.shares)[None])
+            moments = per_weight((now.square() * look.shares).T, look.inputs.square())
+        flow.move(gradient, moments, float(path.lengths[step]) * shorter)
+        late.add(flow.weights, constants.is_late(float(behind[step])))
+    apart = base - anchors[-1]
+    seen = inputs.index_select(0, torch.from_numpy(path.rows[-1]).to(inputs.device, torch.int64))
+    if mean_change(base, anchors[-1], seen) <= constants.chance:
+        apart = apart / 2
+    return with_weights(request, anchors[-1] + apart + late.value - torch.from_numpy(path.late).to(base))
+
+
+class _Look(NamedTuple):
+    """The rows that a step looks at, and what it compares them with.
+
+    Attributes:
+        inputs, labels, shares: (B, d), (B,), (B,) of these rows; a share is what a row stands for.
+        said: (C, B) their posteriors at the anchor.
+        gradient: (C, d + 1) the mean of all retained rows there.
+    """
+
+    inputs: torch.Tensor
+    labels: torch.Tensor
+    shares: torch.Tensor
+    said: torch.Tensor
+    gradient: torch.Tensor
+
+
+def _beside_path(
+    request: EditRequest, path: FlowPath, anchors: torch.Tensor, stays: torch.Tensor, shut: int | None
+) -> Iterator[_Look]:
+    """As long as rows were prepared: the anchors of D's path before and after a step, each as far as it is near."""
+    import torch
+
+    inputs, labels = request.problem.train.inputs, request.problem.train.label_tensor
+    gradients = _of_retained(request, path, anchors, shut)
+    rows = torch.from_numpy(path.rows).to(stays.device, torch.int64)
+    shares = torch.from_numpy(path.shares).to(stays.device) * stays[rows]
+    said = torch.from_numpy(path.said).to(stays.device)
+    for step, (i, at) in zip(range(len(rows)), path.places(), strict=False):
+        at_anchors = said[step].float()
         if shut is not None:
             at_anchors[:, shut] = 0
             at_anchors /= at_anchors.sum(1, keepdim=True).clamp_min(1e-6)
+        few = inputs.index_select(0, rows[step])  # indexing by rows takes four times as long
+        at_anchors = torch.lerp(at_anchors[0], at_anchors[1], at)
         gradient = torch.lerp(gradients[i], gradients[i + 1], at)
-        gradient += per_weight(((now - torch.lerp(at_anchors[0], at_anchors[1], at)) * share).T, few)
-        if step % constants.moments_every == 0:
-            now.scatter_add_(0, labels[rows[step]][None], -torch.ones_like(share)[None])
-            moments = per_weight((now.square() * share).T, few.square())
-        flow.move(gradient, moments, float(path.lengths[step]) * shorter)
-        if path.times[i] + after * (path.times[i + 1] - path.times[i]) > (1 - constants.averaged) * path.times[-1]:
-            difference += flow.weights - torch.lerp(anchors[i], anchors[i + 1], after)
-            averaged += 1
-    apart = base - anchors[-1]
-    if mean_change(base, anchors[-1], inputs[rows[-1]]) <= constants.chance:
-        apart = apart / 2
-    return with_weights(request, anchors[-1] + apart + difference / averaged)
+        yield _Look(few, labels[rows[step]], shares[step], at_anchors, gradient)
+
+
+def _beside_itself(
+    flow: _MeanAdam,
+    path: FlowPath,
+    inputs: torch.Tensor,
+    labels: torch.Tensor,
+    stays: torch.Tensor,
+    constants: FlowConstants,
+) -> Iterator[_Look]:
+    """After that, the request's own anchors: all rows are read where each stretch begins, when the flow has come there."""
+    import torch
+
+    draws = np.random.default_rng(derive_seed(constants.seed, FLOW, "own rows"))
+    for start, end in pairwise([len(path.rows), *path.ends[path.ends > len(path.rows)].tolist()]):
+        gradient, said = _read_all(flow.weights, inputs, labels, stays)
+        chances = _chances(1 - said.square().sum(0), constants.own_doubt, constants.own_even, stays)
+        batches = min(end - start, constants.own_batches[len(gradient) > 2])
+        drawn = _draw(chances, batches * constants.own_rows, draws)
+        rows, shares = (torch.from_numpy(some).to(stays.device) for some in drawn)
+        columns = (
+            inputs.index_select(0, rows),
+            labels[rows],
+            (shares * batches).to(stays) * stays[rows],
+            said.index_select(1, rows).T,
+        )
+        each = [some.unflatten(0, (batches, -1)) for some in columns]
+        for step in range(end - start):
+            few, true, share, before = (some[step % batches] for some in each)
+            yield _Look(few, true, share, before.T, gradient)
+
+
+def _read_all(
+    weights: torch.Tensor, inputs: torch.Tensor, labels: torch.Tensor, stays: torch.Tensor, block: int = 2048
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(C, d + 1) the mean gradient of the retained rows, and (C, N) all posteriors; in blocks that a cache holds."""
+    import torch
+
+    said = inputs.new_empty(len(weights), len(inputs))
+    gradient = torch.zeros_like(weights)
+    for start in range(0, len(inputs), block):
+        here = slice(start, start + block)
+        errors = torch.softmax(_by_class(weights, inputs[here]), 0)
+        said[:, here] = errors
+        errors.scatter_add_(0, labels[None, here], -torch.ones_like(errors[:1]))
+        gradient += per_weight((errors * stays[here]).T, inputs[here])
+    return gradient / len(inputs), said
 
 
 def _said(anchors: Sequence[torch.Tensor], inputs: torch.Tensor, rows: NDArray[np.int64]) -> NDArray[np.float16]:
@@ -276,16 +408,7 @@ def _by_class(weights: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
     """(C, N) logits: a softmax over classes is fast along memory."""
     import torch
 
-    return torch.addmm(weights[:, -1:], weights[:, :-1], inputs.T)
-
-
-def _places(path: FlowPath) -> Iterator[tuple[int, float, float]]:
-    """For each step the anchor before it, and which share of the way to the next is behind it before and after the step."""
-    start = 0
-    for i, end in enumerate(path.ends):
-        for j in range(start, int(end)):
-            yield i, (j - start) / (end - start), (j + 1 - start) / (end - start)
-        start = int(end)
+    return torch.addmm(weights[:, -1], inputs, weights[:, :-1].T).T.contiguous()  # twice as fast as the other way round
 
 
 def _of_retained(request: EditRequest, path: FlowPath, anchors: torch.Tensor, shut: int | None) -> torch.Tensor:
@@ -326,12 +449,18 @@ def _without_each_class(
     return torch.stack(found)
 
 
-def _chances(errors: torch.Tensor, labels: torch.Tensor, constants: FlowConstants) -> NDArray[np.float64]:
-    """(N,) by which rows are drawn: some evenly, the others by how unsure the flow is of them."""
+def _unsure(errors: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """(N,) how unsure a head is, one less the sum of its squared posteriors, by their (N, C) differences from the labels."""
     wrong = -errors.gather(1, labels[:, None])[:, 0]  # 1 - p of the label
-    unsure = (1 - (errors.square().sum(1) - wrong.square() + (1 - wrong).square())).clamp_min(0).double().cpu().numpy()
-    weights, even = np.maximum(unsure, 1e-12) ** constants.doubt, constants.even  # the flow may be sure of all
-    return even / len(weights) + (1 - even) * weights / weights.sum()
+    return 1 - (errors.square().sum(1) - wrong.square() + (1 - wrong).square())
+
+
+def _chances(unsure: torch.Tensor, power: float, even: float, stays: torch.Tensor | None = None) -> NDArray[np.float64]:
+    """(N,) by which rows are drawn: some evenly, the others by a power of how unsure the flow is; none that do not stay."""
+    weights = unsure.double().cpu().numpy().clip(1e-12) ** power  # the flow may be sure of all
+    ones = np.ones(len(weights)) if stays is None else (stays > 0).cpu().numpy().astype(np.float64)
+    weights *= ones
+    return even * ones / ones.sum() + (1 - even) * weights / weights.sum()
 
 
 def _draw(

@@ -173,7 +173,9 @@ class OpenRequest:
         path: FlowPath = problem.prepare(FLOW, self.arch)
         if not path.answers(int(problem.lost_classes(self.forget).sum())):
             return None
-        return flow_cost(path.rows.size, problem.n_rows - int(self.forget.sum()), self._retrain_epochs)
+        rows_read = path.rows_read(problem.n_rows)
+        n_retained = problem.n_rows - int(self.forget.sum())
+        return flow_cost(rows_read, problem.n_classes, n_retained, self._retrain_epochs)
 
     def _least_warm_cost(self, n_retained: int) -> float:
         if self.blueprint is None:
