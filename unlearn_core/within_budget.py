@@ -82,9 +82,9 @@ STEP_PER_RECORD = 4.0
 """What a Newton step takes for every record, in rows of training: gradients in double precision, and two looks back."""
 MORE_TRAINING = "more training: about half the distance for twice the cost"
 FLOW_ROW = (0.7, 1.2)
-"""What ``flow`` takes for every row that it reads, in rows of training, with two classes and with more: 6 % of a retrain with
-two, 15 % with ten, on 50,000 rows (``benchmarks.flow``). On the development requests it is as far from the retrain as a
-second one is, groups that the others do not stand for among them."""
+"""What ``flow`` takes for every row that it reads, in rows of training, with two classes and with more: 6 % of a retrain
+with two, 15 % with ten, on 50,000 rows (``benchmarks.flow``). On the development requests it is as far from the retrain as
+a second one is, groups that the others do not stand for among them."""
 TAUGHT_ROW = 2.0
 """What ``newton-crossfit`` takes for every row that it teaches, in rows of training: its batches are small."""
 
