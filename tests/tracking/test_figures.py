@@ -358,6 +358,14 @@ def test_the_map_of_the_whole_grid_shows_every_variant(tmp_path):
     assert "112 variants" in file.caption
 
 
+def test_long_names_are_broken_so_that_columns_do_not_run_into_each_other(tmp_path):
+    long = {name: method_row(name, [0.5]) for name in ("short-hard-warm", "short-hard-group")}
+    [file] = write_heat_map(tmp_path, [tree_variant(entries=[{**seed_entry(42), **long}])])
+    shown = texts(file.svg)
+    assert {"short-", "hard-", "warm", "group", "lda-2c"} <= set(shown)
+    assert "short-hard-warm" not in shown
+
+
 # --- which figures there are
 
 

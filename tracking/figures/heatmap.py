@@ -26,6 +26,8 @@ COLOURS = "YlGnBu"  # its lightness falls all the way: it prints in grey
 ROW, COLUMN = 0.2, 0.56
 LEFT, RIGHT, TOP, BOTTOM = 1.55, 0.25, 0.75, 0.75
 LEAST_WIDTH = 4.2  # of the title
+LINE = 0.13  # of a column's name
+NAME_WIDTH = 8  # in letters, of such a line
 HEADING, GAP = 1.25, 0.3  # in rows: above a family, between its scenarios
 
 
@@ -83,17 +85,19 @@ def write_heat_map(directory: Path, variants: Sequence[TreeVariant]) -> list[Fig
         return []
     height = sum(_spaces(cells.rows)) + len(cells.rows)
     width_in = LEFT + max(len(cells.columns) * COLUMN, LEAST_WIDTH) + RIGHT
-    height_in = TOP + height * ROW + BOTTOM
+    more_lines = max(_broken(name).count("\n") for name in cells.columns) * LINE
+    top, bottom = TOP + more_lines, BOTTOM + more_lines
+    height_in = top + height * ROW + bottom
     with styled():
         figure = new_figure(width_in, height_in)
         figure.set_layout_engine("none")  # cells of one size, whatever the labels need
-        box = (LEFT / width_in, BOTTOM / height_in, len(cells.columns) * COLUMN / width_in, height * ROW / height_in)
+        box = (LEFT / width_in, bottom / height_in, len(cells.columns) * COLUMN / width_in, height * ROW / height_in)
         axes = figure.add_axes(box)
         drawn = _draw(axes, cells, height)
         bar = figure.add_axes((box[0], 0.42 / height_in, 1.0 - (LEFT + RIGHT) / width_in, 0.13 / height_in))
         figure.colorbar(drawn, cax=bar, orientation="horizontal", label="KL_f / floor's KL_f")
         title = "KL from the retrain on the forget set, over the floor's"
-        axes.text(0.0, -1.6, title, fontsize="large", va="bottom")
+        axes.text(0.0, -1.6 - more_lines / ROW, title, fontsize="large", va="bottom")
         return [save(figure, directory, NAME, title, _caption(cells))]
 
 
@@ -103,6 +107,16 @@ def _cell(variant: TreeVariant, column: str) -> HeatCell | None:
         return None
     kl_f, floor = (mean_over_seeds(entries, row, "last", "kl_f") for row in (column, "floor"))
     return HeatCell(ratio(kl_f, floor), all(unlearned_nothing(entry, column) for entry in entries))
+
+
+def _broken(name: str) -> str:
+    """A method's name in lines that fit above its column, broken after hyphens."""
+    lines = [""]
+    for part in name.replace("-", "-\n").split("\n"):
+        if lines[-1] and len(lines[-1] + part) > NAME_WIDTH:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 def _short(value: float) -> str:
@@ -154,7 +168,7 @@ def _draw(axes: Axes, cells: HeatMap, height: float) -> PolyCollection:
     colours.set_array(values)
     axes.add_collection(colours)
     axes.set(xlim=(0, len(cells.columns)), ylim=(height, 0), yticks=ticks, yticklabels=labels)
-    axes.set_xticks([i + 0.5 for i in range(len(cells.columns))], cells.columns)
+    axes.set_xticks([i + 0.5 for i in range(len(cells.columns))], [_broken(name) for name in cells.columns])
     axes.tick_params(length=0, top=False, labeltop=True, labelbottom=len(cells.rows) > 30)
     for spine in axes.spines.values():
         spine.set_visible(False)
