@@ -10,6 +10,10 @@ retained rows have is what D has, less the records'. In between and off the path
 from the anchors' there (a control variate, as in SVRG; Johnson and Zhang, 2013). They are drawn by how unsure the flow of D
 is of them, for only unsure rows change. Of a class that is lost, the anchors are those of the path with its output shut.
 
+That holds as long as the two flows are alike. On the last and longest part of the way they no longer are, and rows of which
+only the retrain is unsure are rare and heavy among those that D's doubt draws. There a request reads all rows itself, at the
+start of each of the last ``own`` stretches: its own gradient is the anchor, and its own doubt draws the rows.
+
 The answer is the base and the difference of the two flows: what sets the base apart from its own flow, its first weights
 and chance, stays as it is. If that is next to nothing, half of it goes: a retrain shares the first weights, not the chance.
 Adam's recipe is taken for granted (``recipes.HEAD_TRAINING``), as the retrain has it.
@@ -62,10 +66,10 @@ class FlowConstants:
         reach: the length of a step times the largest curvature; at 2 it would no longer be stable.
         curvature_rows: by which that curvature is measured.
         rows: drawn for each step of a request. With two classes, and with more: there are more weights to tell apart.
+        path_rows: drawn for each step of the path of D.
         own: stretches between anchors, of the last ones, at whose start a request reads all rows itself.
         own_rows, own_batches: drawn for such a stretch; its steps look at one batch after another, again and again. With two
             classes, and with more.
-        path_rows: the same for the path of D.
         even: the share of rows that is drawn evenly, and not by how unsure the path is of them.
         doubt: to which power that counts; not to the first, for of a row that D makes sure of a retrain may be unsure.
         own_even, own_doubt: the same for rows that a request draws by its own doubt.
