@@ -47,9 +47,10 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def normalised(images: np.ndarray) -> torch.Tensor:
-    pixels = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
-    return (pixels - torch.tensor(IMAGENET_MEAN)[:, None, None]) / torch.tensor(IMAGENET_STD)[:, None, None]
+def normalised(images: np.ndarray, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    pixels = torch.from_numpy(images).permute(0, 3, 1, 2).to(dtype) / 255
+    mean, std = torch.tensor([IMAGENET_MEAN, IMAGENET_STD], dtype=dtype)[..., None, None]
+    return (pixels - mean) / std
 
 
 def twin(stack: ResNetStack) -> ResNet:
