@@ -20,6 +20,7 @@ from unlearn_core.within_budget import (
     NEWTON,
     NEWTON_CROSSFIT,
     BudgetChoice,
+    Costs,
     choose_within,
     hidden_layers,
     least_warm_cost,
@@ -74,7 +75,7 @@ class AutoPlace:
 
 def auto_choice(variant: TreeVariant, budget: float) -> BudgetChoice:
     """By what can be known without a retrain: the kind of request, the head, what a Newton step, its teaching and a flow
-    cost, and whether a model without the records still knows them."""
+    cost, how many records there are, and whether a model without them still knows them."""
     entries = variant.entries
     step, taught, path = (
         mean_over_seeds(entries, method, "last", "cost") if variant.has(method) else None
@@ -88,7 +89,8 @@ def auto_choice(variant: TreeVariant, budget: float) -> BudgetChoice:
     kind = KINDS[variant.variant.scenario]
     hidden = hidden_layers(arch)
     answered = path if hidden == 0 else None  # it has no other answer
-    choice = choose_within(kind, hidden, budget, step, taught, least, known, deep, answered)
+    records = entries[0]["n_forget"]
+    choice = choose_within(kind, hidden, budget, Costs(step, taught, least, answered), known, deep, records)
     if choice is None:
         raise ValueError(f"{variant.name} is of no kind")
     return choice

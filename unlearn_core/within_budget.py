@@ -16,7 +16,7 @@ closer to all of them: groups of deeper heads from 2.5 % on.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from unlearn_core.edits import newton_crossfit
 from unlearn_core.edits.flow import FLOW
@@ -85,6 +85,9 @@ FLOW_ROW = (0.7, 1.2)
 """What ``flow`` takes for every row that it reads, in rows of training, with two classes and with more: 6 % of a retrain
 with two, 15 % with ten, on 50,000 rows (``benchmarks.flow``). On the development requests it is as far from the retrain as
 a second one is, groups that the others do not stand for among them."""
+FEW_TO_TEACH = 10
+"""Scattered records below which a deeper head is not taught what models without them say: of a single record that is another
+model's answer, and two such heads differ much (``benchmarks.single_records``)."""
 TAUGHT_ROW = 2.0
 """What ``newton-crossfit`` takes for every row that it teaches, in rows of training: its batches are small."""
 
@@ -132,6 +135,27 @@ def flow_cost(rows_read: int, n_classes: int, n_retained: int, retrain_epochs: i
 
 
 @dataclass(frozen=True)
+class Costs:
+    """What methods would take of a retrain for a request; None for what has no price or cannot be had.
+
+    Attributes:
+        step: of a Newton step; it is taken for granted that it can be paid for if nobody knows.
+        taught: of ``newton-crossfit``.
+        least_warm: what ``short-warm`` takes at the least; infinite if fresh weights cannot be had.
+        path: of ``flow``.
+    """
+
+    step: float | None = None
+    taught: float | None = None
+    least_warm: float = 0.0
+    path: float | None = None
+
+    def instead_of(self, otherwise: str) -> str:
+        """What a larger budget buys: ``flow`` if there is a path, and otherwise that."""
+        return f"{FLOW}, from {self.path:.1%} on" if self.path is not None and self.path < 1 else otherwise
+
+
+@dataclass(frozen=True)
 class BudgetChoice:
     """What is used, why, what would have been used next, and what a larger budget buys."""
 
@@ -145,49 +169,45 @@ def choose_within(
     kind: RequestKind,
     hidden: int,
     budget: float,
-    step_cost: float | None = None,
-    taught_cost: float | None = None,
-    least_warm: float = 0.0,
+    costs: Costs,
     kept: float | None = None,
     deep: bool = False,
-    path_cost: float | None = None,
+    records: int | None = None,
 ) -> BudgetChoice | None:
     """The method for a kind of request; None if the kind is unknown: then proxies are weighed instead.
 
     Args:
         hidden: layers of the head, without the last.
         budget: a share of the retrain's cost.
-        step_cost: of a Newton step, as a share of the retrain's; None if it is not known.
-        taught_cost: of ``newton-crossfit``, as a share of the retrain's; None if it cannot be had.
-        least_warm: what ``short-warm`` takes at the least; infinite if fresh weights cannot be had.
         kept: the share of right answers on the records that a model without them keeps (``kept_answers``), if it is known.
         deep: whether the network was trained end to end, and is no head on features.
-        path_cost: of ``flow``, as a share of the retrain's; None if it has no answer.
+        records: how many there are, if it is known.
     """
     if kind is RequestKind.UNKNOWN:
         return None
     if deep:
-        return _for_deep(kind, budget, least_warm)
-    if path_cost is not None and budget >= path_cost:
+        return _for_deep(kind, budget, costs)
+    if costs.path is not None and budget >= costs.path:
         why = "a linear head's retrain is a path and chance, and the path without the records can be followed"
         return BudgetChoice(FLOW, why, SHORT_WARM, "nothing")
     if kind is RequestKind.WHOLE_CLASS:
-        return _for_class(hidden, budget, least_warm, path_cost)
+        return _for_class(hidden, budget, costs)
     if kind is RequestKind.GROUP:
-        return _for_group(hidden, budget, least_warm, kept, path_cost)
-    return _for_scattered(hidden, budget, step_cost, taught_cost, least_warm, path_cost)
+        return _for_group(hidden, budget, costs, kept)
+    too_few = hidden > 1 and records is not None and records < FEW_TO_TEACH
+    return _for_scattered(hidden, budget, replace(costs, taught=None) if too_few else costs)
 
 
-def _for_deep(kind: RequestKind, budget: float, least_warm: float) -> BudgetChoice:
+def _for_deep(kind: RequestKind, budget: float, costs: Costs) -> BudgetChoice:
     """Set on the development requests of ResNet-8 (docs/records/deep_development.csv).
 
     What remembers is the features, so that no step above them and no model of them helps much; and two trainings are so far
     apart that a short one, which is less sure, is closer to the retrain than the network is, on scattered rows too.
     """
-    if budget >= least_warm:
+    if budget >= costs.least_warm:
         why = "the features themselves remember, and a retrain cut short that starts from a part of them does so less"
         return BudgetChoice(SHORT_WARM, why, SHORT, MORE_TRAINING)
-    later = f"{SHORT_WARM}, from {least_warm:.1%} on" if least_warm < 1 else "nothing"
+    later = f"{SHORT_WARM}, from {costs.least_warm:.1%} on" if costs.least_warm < 1 else "nothing"
     if kind is RequestKind.WHOLE_CLASS:
         return BudgetChoice(TRUNCATE, "the class leaves the answer, the others keep their ratios", SHORT, later)
     if kind is RequestKind.GROUP:
@@ -195,27 +215,25 @@ def _for_deep(kind: RequestKind, budget: float, least_warm: float) -> BudgetChoi
     return BudgetChoice(NEWTON_LAST, "a step on the last layer leaves all else alone", SHORT, later)
 
 
-def _for_class(hidden: int, budget: float, least_warm: float, path_cost: float | None) -> BudgetChoice:
-    training_pays = max(least_warm, TRUNCATION_ENDS) if hidden == 1 else least_warm
+def _for_class(hidden: int, budget: float, costs: Costs) -> BudgetChoice:
+    training_pays = max(costs.least_warm, TRUNCATION_ENDS) if hidden == 1 else costs.least_warm
     warm = SHORT_HARD_WARM if hidden else SHORT_HARD_LINEAR
     if budget >= HARD_CLASS_ENDS.get(hidden, math.inf):
         warm = SHORT_WARM
     if budget >= training_pays:
         why = f"from {training_pays:.1%} of a retrain on, training from a part of the model is closer than {TRUNCATE}"
-        return BudgetChoice(warm, why, TRUNCATE, _more(path_cost, MORE_TRAINING))
-    more = f"{warm}, from {training_pays:.1%} on" if training_pays < 1 else _more(path_cost, "nothing")
+        return BudgetChoice(warm, why, TRUNCATE, costs.instead_of(MORE_TRAINING))
+    more = f"{warm}, from {training_pays:.1%} on" if training_pays < 1 else costs.instead_of("nothing")
     return BudgetChoice(TRUNCATE, "the class leaves the answer, the others keep their ratios", warm, more)
 
 
-def _for_group(
-    hidden: int, budget: float, least_warm: float, kept: float | None, path_cost: float | None
-) -> BudgetChoice:
+def _for_group(hidden: int, budget: float, costs: Costs, kept: float | None) -> BudgetChoice:
     why = "the records belong together, and would be missing together in a retrain"
-    more, known = _more(path_cost, MORE_TRAINING), kept is not None and kept >= ANSWERS_KEPT
+    more, known = costs.instead_of(MORE_TRAINING), kept is not None and kept >= ANSWERS_KEPT
     if kept is not None:
         said = f"a model of the others still knows {kept:.0%} of those that it knew"
         why += f", but {said}" if known else f"; {said}"
-    if budget < least_warm:
+    if budget < costs.least_warm:
         return _cut_short(hidden, budget, why, more)
     if hidden == 0:  # it remembers less, and what it remembers large steps undo
         return BudgetChoice(SHORT_HARD_LINEAR, why, SHORT_SMALL, more)
@@ -227,38 +245,28 @@ def _for_group(
     return _cut_short(hidden, budget, why, more)
 
 
-def _for_scattered(
-    hidden: int,
-    budget: float,
-    step_cost: float | None,
-    taught_cost: float | None,
-    least_warm: float,
-    path_cost: float | None,
-) -> BudgetChoice:
+def _for_scattered(hidden: int, budget: float, costs: Costs) -> BudgetChoice:
     alike = "the records could as well have been held out"
     warm = f"{alike}, so that training from a part of the model forgets them"
-    teaching_ends = math.inf if hidden == 0 else max(LASTING_WARM * least_warm, TEACHING_ENDS[min(hidden, 2)])
+    teaching_ends = math.inf if hidden == 0 else max(LASTING_WARM * costs.least_warm, TEACHING_ENDS[min(hidden, 2)])
     if budget >= teaching_ends:
         return BudgetChoice(SHORT_WARM, warm, NEWTON_CROSSFIT, MORE_TRAINING)
     later = f"{SHORT_WARM}, from {teaching_ends:.2g} of a retrain on" if teaching_ends < 1 else "nothing"
-    if hidden and taught_cost is not None and taught_cost <= budget:
+    if hidden and costs.taught is not None and costs.taught <= budget:
         why = f"{alike}: one step, then what models that never saw them say of them"
         return BudgetChoice(NEWTON_CROSSFIT, why, NEWTON, later)
-    if hidden and taught_cost is not None:
-        later = f"{NEWTON_CROSSFIT}, from {taught_cost:.2g} of a retrain on"
-    later = _more(path_cost, later)
-    step_ends = {0: math.inf, 1: max(least_warm, STEP_ENDS)}.get(hidden, least_warm)
-    if _affordable(step_cost, budget) and budget < step_ends:
+    if hidden and costs.taught is not None:
+        later = f"{NEWTON_CROSSFIT}, from {costs.taught:.2g} of a retrain on"
+    later = costs.instead_of(later)
+    step_ends = {0: math.inf, 1: max(costs.least_warm, STEP_ENDS)}.get(hidden, costs.least_warm)
+    if _affordable(costs.step, budget) and budget < step_ends:
         return BudgetChoice(NEWTON, f"{alike}, and one step leaves all else alone", SHORT_SMALL, later)
-    dear = f"; a Newton step on so many records takes {step_cost:.1%} of a retrain" if hidden < 2 and step_cost else ""
-    if budget >= least_warm:
+    dear = (
+        f"; a Newton step on so many records takes {costs.step:.1%} of a retrain" if hidden < 2 and costs.step else ""
+    )
+    if budget >= costs.least_warm:
         return BudgetChoice(SHORT_HARD_WARM if hidden else SHORT_HARD_LINEAR, warm + dear, NEWTON, later)
-    return _cut_short(hidden, budget, alike + dear, _more(path_cost, MORE_TRAINING), NEWTON)
-
-
-def _more(path_cost: float | None, otherwise: str) -> str:
-    """What a larger budget buys."""
-    return f"{FLOW}, from {path_cost:.1%} on" if path_cost is not None and path_cost < 1 else otherwise
+    return _cut_short(hidden, budget, alike + dear, costs.instead_of(MORE_TRAINING), NEWTON)
 
 
 def _affordable(cost: float | None, budget: float) -> bool:

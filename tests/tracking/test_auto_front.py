@@ -14,7 +14,7 @@ from tracking.tree import Tree
 from unlearn_core import methods
 from unlearn_core.grid import Scenario
 from unlearn_core.request_kind import RequestKind
-from unlearn_core.within_budget import choose_within, flow_cost, least_warm_cost, newton_crossfit_cost
+from unlearn_core.within_budget import Costs, choose_within, flow_cost, least_warm_cost, newton_crossfit_cost
 
 GROUP, SCATTERED, CLASS = RequestKind.GROUP, RequestKind.EXCHANGEABLE, RequestKind.WHOLE_CLASS
 STEP = 0.007
@@ -51,7 +51,7 @@ STEP = 0.007
     ],
 )
 def test_the_rule(kind, hidden, budget, step_cost, expected):
-    choice = choose_within(kind, hidden, budget, step_cost)
+    choice = choose_within(kind, hidden, budget, Costs(step_cost))
     assert choice is not None
     assert choice.method == expected
     assert {choice.method, choice.runner_up} <= set(methods.names())
@@ -75,23 +75,36 @@ def test_scattered_rows_are_taught_from_where_the_step_ends_if_that_is_affordabl
     """1000 of 50,000 rows: three epochs over them and 2048 retained rows, at twice the price of training, and the step."""
     cost = newton_crossfit_cost(1000, 50_000, 50)
     assert cost == pytest.approx((4 * 1000 + 2 * 3 * (1000 + 2048)) / (50 * 49_000))
-    choice = choose_within(SCATTERED, hidden, budget, 0.002, cost)
+    choice = choose_within(SCATTERED, hidden, budget, Costs(0.002, cost))
     assert choice is not None
     assert choice.method == expected
     assert newton_crossfit_cost(1000, 1_000_000, 50) < cost / 20, "a share of a retrain that grows with D"
 
 
+@pytest.mark.parametrize(
+    ("hidden", "records", "expected"),
+    [(2, 1, "short-hard-warm"), (2, 9, "short-hard-warm"), (2, 10, "newton-crossfit"), (1, 1, "newton-crossfit")],
+)
+def test_few_records_are_not_taught_to_deeper_heads(hidden, records, expected):
+    """What models without a single record say of it is another model's answer, and two deeper heads differ too much."""
+    choice = choose_within(SCATTERED, hidden, 0.01, Costs(0.001, 0.005), records=records)
+    assert choice is not None
+    assert choice.method == expected
+    assert choice.runner_up != expected
+
+
 def test_scattered_rows_get_an_edit_if_no_network_can_be_trained_anew():
     for hidden in (0, 1, 2):
         for budget in (0.001, 0.005, 0.01, 0.1):
-            choice = choose_within(SCATTERED, hidden, budget, 0.001, 0.008, least_warm=math.inf)
+            choice = choose_within(SCATTERED, hidden, budget, Costs(0.001, 0.008, math.inf))
             assert choice is not None
             assert choice.method not in methods.cut_short()
 
 
 @pytest.mark.parametrize("kind", [CLASS, SCATTERED, GROUP])
 def test_a_linear_head_follows_its_path_as_soon_as_that_is_affordable(kind):
-    chosen, before = (choose_within(kind, 0, budget, STEP, kept=0.98, path_cost=0.08) for budget in (0.08, 0.079))
+    costs = Costs(STEP, path=0.08)
+    chosen, before = (choose_within(kind, 0, budget, costs, kept=0.98) for budget in (0.08, 0.079))
     assert chosen is not None
     assert chosen.method == "flow"
     assert before is not None
@@ -108,8 +121,8 @@ def test_a_class_of_little_data_loses_its_output():
     assert least_warm_cost(45_000, 50, 512) == pytest.approx(10 / 88 / 50)
     for hidden in (0, 1, 2):
         for cost in (least, math.inf):  # infinite: no network can be trained anew
-            choice = choose_within(CLASS, hidden, 0.02, least_warm=cost)
-            scattered = choose_within(SCATTERED, hidden, 0.5, 0.02, 0.2, least_warm=cost)
+            choice = choose_within(CLASS, hidden, 0.02, Costs(least_warm=cost))
+            scattered = choose_within(SCATTERED, hidden, 0.5, Costs(0.02, 0.2, cost))
             assert scattered is not None
             assert scattered.method not in methods.cut_short()
             assert choice is not None
@@ -137,11 +150,11 @@ def test_a_class_of_little_data_loses_its_output():
     ],
 )
 def test_a_group_that_the_others_stand_for_starts_from_a_share_of_the_base(hidden, kept, budget, expected):
-    choice = choose_within(GROUP, hidden, budget, STEP, kept=kept)
+    choice = choose_within(GROUP, hidden, budget, Costs(STEP), kept=kept)
     assert choice is not None
     assert choice.method == expected
     assert (f"{kept:.0%}" in choice.why) if kept is not None else "knows" not in choice.why
-    without = choose_within(GROUP, hidden, 0.003, STEP, least_warm=0.4, kept=kept)
+    without = choose_within(GROUP, hidden, 0.003, Costs(STEP, least_warm=0.4), kept=kept)
     assert without is not None
     assert without.method == ("short" if hidden == 2 else "short-small"), "too few rows for the steps that it takes"
 
@@ -161,19 +174,19 @@ def test_the_rule_for_networks_that_were_trained_end_to_end(kind, budget, expect
     """40 steps in batches of 128 are an epoch of 5,000 rows, a twenty-fifth of ResNet-8's."""
     least = least_warm_cost(5000, 25, 128, deep=True)
     assert least == pytest.approx(0.04)
-    choice = choose_within(kind, 1, budget, STEP, None, least, deep=True)
+    choice = choose_within(kind, 1, budget, Costs(STEP, None, least), deep=True)
     assert choice is not None
     assert choice.method == expected
     assert {choice.method, choice.runner_up} <= set(methods.names())
     assert choice.runner_up != choice.method
-    never = choose_within(kind, 1, budget, STEP, None, math.inf, deep=True)
+    never = choose_within(kind, 1, budget, Costs(STEP, None, math.inf), deep=True)
     assert never is not None
     assert never.method != "short-warm", "no network can be trained anew"
 
 
 def test_an_unknown_kind_is_left_to_the_proxies():
-    assert choose_within(RequestKind.UNKNOWN, 1, 0.05) is None
-    assert choose_within(RequestKind.UNKNOWN, 1, 0.05, deep=True) is None
+    assert choose_within(RequestKind.UNKNOWN, 1, 0.05, Costs()) is None
+    assert choose_within(RequestKind.UNKNOWN, 1, 0.05, Costs(), deep=True) is None
 
 
 def subclass(made, **rows):

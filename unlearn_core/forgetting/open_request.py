@@ -75,6 +75,7 @@ from unlearn_core.seeding import derive_seed
 from unlearn_core.training import Member, train
 from unlearn_core.within_budget import (
     LINEAR,
+    Costs,
     affordable_epochs,
     flow_cost,
     hidden_layers,
@@ -144,6 +145,12 @@ class OpenRequest:
         verdict, can_train_anew = self._verdict(settings), self.blueprint is not None
         n_forget, n_rows = int(self.forget.sum()), self.subject.problem.n_rows
         of_group = verdict is not None and verdict.kind is RequestKind.GROUP
+        costs = Costs(
+            newton_cost(n_forget, n_rows, self._retrain_epochs),
+            newton_crossfit_cost(n_forget, n_rows, self._retrain_epochs),
+            self._least_warm_cost(n_rows - n_forget),
+            self._path_cost(),
+        )
         return make_plan(
             self.subject,
             self.forget,
@@ -153,11 +160,8 @@ class OpenRequest:
             verdict,
             can_train_anew,
             self.new,
-            newton_cost(n_forget, n_rows, self._retrain_epochs),
-            newton_crossfit_cost(n_forget, n_rows, self._retrain_epochs),
-            self._least_warm_cost(n_rows - n_forget),
+            costs,
             self.subject.problem.kept_answers(self.forget) if of_group else None,
-            self._path_cost(),
         )
 
     @property

@@ -26,9 +26,11 @@ from unlearn_core.proxies.statistics import Moments
 from unlearn_core.recipes import REQUEST_SCHEDULE, Optimization, Schedule, Stopping
 from unlearn_core.request_kind import Verdict
 from unlearn_core.target import Target, fit, make_target
-from unlearn_core.within_budget import choose_within, hidden_layers
+from unlearn_core.within_budget import Costs, choose_within, hidden_layers
 
 Mask = NDArray[np.bool_]
+NOTHING_ANEW = Costs(least_warm=math.inf)
+"""No fresh weights can be had, and no more is known."""
 
 
 def known_methods() -> tuple[str, ...]:
@@ -183,11 +185,8 @@ def make_plan(
     verdict: Verdict | None = None,
     can_train_anew: bool = False,
     new: Mask | None = None,
-    step_cost: float | None = None,
-    taught_cost: float | None = None,
-    least_warm: float = math.inf,
+    costs: Costs = NOTHING_ANEW,
     kept: float | None = None,
-    path_cost: float | None = None,
 ) -> Plan:
     """Choose a method and say what the model should become; ``auto`` fits and weighs proxies, or goes by the verdict.
 
@@ -197,19 +196,16 @@ def make_plan(
         arch: of the network, if it has a name.
         verdict: what kind of request it is, if it is known.
         can_train_anew: whether fresh weights can be had.
-        step_cost: what a Newton step takes of a retrain, if it can be had.
-        taught_cost: what ``newton-crossfit`` takes of a retrain, if it can be had.
-        least_warm: what ``short-warm`` takes of a retrain, at the least.
+        costs: what methods would take of a retrain.
         kept: the share of right answers on the records that a model without them keeps, if it is known.
-        path_cost: what ``flow`` takes of a retrain, if it has an answer.
         new: (N,) the rows that no earlier request asked for; None: all of them.
     """
     checked_mask(forget, "the request")
     new = forget if new is None else new
     asked, why = settings.proxy, "asked for by name"
     if asked == AUTO and verdict is not None and settings.finalizer == "kl":
-        costs, hidden = (step_cost, taught_cost, least_warm), hidden_layers(arch)
-        fitting = choose_within(verdict.kind, hidden, settings.budget, *costs, kept, arch in RESNETS, path_cost)
+        deep, records = arch in RESNETS, int(forget.sum())
+        fitting = choose_within(verdict.kind, hidden_layers(arch), settings.budget, costs, kept, deep, records)
         if fitting is not None and (fitting.method not in methods.cut_short() or can_train_anew):
             asked = fitting.method
             why = (
