@@ -18,7 +18,8 @@ import numpy as np
 import torch
 
 from unlearn_core.data.datasets import load_dataset
-from unlearn_core.edits.flow import FLOW, FlowConstants, edit, prepare
+from unlearn_core.edits.flow import edit
+from unlearn_core.edits.flow_path import FLOW, FlowConstants, prepare
 from unlearn_core.edits.request import EditRequest
 from unlearn_core.nets.heads import HeadStack
 from unlearn_core.preparations import Given

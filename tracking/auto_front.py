@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tracking.entries import mean_over_seeds, ratio
 from tracking.front import MEASURES, SHORT, Trajectory, reached, short_at, trajectories
 from tracking.tree import TreeVariant
-from unlearn_core.edits.flow import FLOW
+from unlearn_core.edits.flow_path import FLOW
 from unlearn_core.grid import RESNETS, Scenario
 from unlearn_core.recipes import training_epochs, training_optimization
 from unlearn_core.request_kind import RequestKind

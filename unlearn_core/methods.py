@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from unlearn_core.baselines import bad_teacher, ft, ga, ga_ft, l1_sparse, neggrad_plus, rl_ft, salun, scrub, short
 from unlearn_core.doubt import DoubtConstants
 from unlearn_core.edits import flow, newton, newton_crossfit, newton_last, ssd, truncate
+from unlearn_core.edits.flow_path import FlowConstants
 from unlearn_core.edits.request import EditRequest
 from unlearn_core.errors import BadInput
 from unlearn_core.precision import Precision, precision_config
@@ -251,7 +252,7 @@ TABLE: Mapping[str, Method] = _table(
         done=newton_crossfit.DONE,
     ),
     EditMethod("newton-last", newton_last.step, newton_last.NewtonLastConstants(), (CURVATURE,)),
-    EditMethod("flow", flow.edit, flow.FlowConstants(), (FLOW,), reads_d=True, done=flow.DONE),
+    EditMethod("flow", flow.edit, FlowConstants(), (FLOW,), reads_d=True, done=flow.DONE),
     EditMethod("truncate", truncate.truncate, truncate.TruncateConstants()),
     EditMethod("ssd", ssd.edit, ssd.SsdConstants(), (IMPORTANCES,)),
     _baseline("ft", ft.PAPER, ft.ORIGINAL),

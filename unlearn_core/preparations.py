@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unlearn_core import crossfit, fold_networks
-from unlearn_core.edits import flow, newton, ssd
-from unlearn_core.edits.flow import FLOW
+from unlearn_core.edits import flow_path, newton, ssd
+from unlearn_core.edits.flow_path import FLOW
 from unlearn_core.grid import HIDDEN_LAYERS, HIDDEN_WIDTH
 from unlearn_core.proxies import probe, statistics
 
@@ -133,7 +133,9 @@ PREPARATIONS: Mapping[str, Preparation] = MappingProxyType(
             Per.ARCHITECTURE,
             of_inputs=True,
         ),
-        FLOW: Preparation(flow.prepare, _fields_of(flow.FlowPath), flow.FlowConstants(), Per.ARCHITECTURE),
+        FLOW: Preparation(
+            flow_path.prepare, _fields_of(flow_path.FlowPath), flow_path.FlowConstants(), Per.ARCHITECTURE
+        ),
         CURVATURE: Preparation(newton.prepare, newton.load, newton.CurvatureConstants(), Per.NETWORK),
         IMPORTANCES: Preparation(ssd.prepare, ssd.load, ssd.ImportanceConstants(), Per.NETWORK),
     }

@@ -19,7 +19,7 @@ import math
 from dataclasses import dataclass, replace
 
 from unlearn_core.edits import newton_crossfit
-from unlearn_core.edits.flow import FLOW
+from unlearn_core.edits.flow_path import FLOW
 from unlearn_core.grid import HIDDEN_LAYERS
 from unlearn_core.request_kind import RequestKind
 

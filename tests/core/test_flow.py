@@ -10,18 +10,15 @@ import torch
 from torch.nn import functional
 
 from unlearn_core.data import load_dataset
-from unlearn_core.edits.flow import (
+from unlearn_core.edits.flow import _beside_itself, _of_retained, _read_all, edit
+from unlearn_core.edits.flow_path import (
     FLOW,
     FlowConstants,
     FlowPath,
-    _beside_itself,
-    _chances,
-    _draw,
-    _MeanAdam,
-    _of_retained,
-    _read_all,
+    MeanAdam,
     _unsure,
-    edit,
+    chances_by_doubt,
+    draw,
     prepare,
 )
 from unlearn_core.edits.request import EditRequest
@@ -128,14 +125,16 @@ def test_drawn_rows_stand_for_all():
     labels = torch.from_numpy(rng.integers(0, 3, 2000))
     p = torch.softmax(torch.from_numpy(rng.normal(0, 3, (2000, 3))), 1)
     errors = p - functional.one_hot(labels, 3)
-    chances = _chances(_unsure(errors, labels), 0.5, 0.1)
+    chances = chances_by_doubt(_unsure(errors, labels), 0.5, 0.1)
     assert chances.sum() == pytest.approx(1)
     unsure = (1 - p.square().sum(1)).sqrt().numpy()
     np.testing.assert_allclose(chances, 0.1 / 2000 + 0.9 * unsure / unsure.sum(), rtol=1e-9)
-    np.testing.assert_allclose(_chances(torch.zeros(4), 0.3, 0.05), 0.25)
-    np.testing.assert_allclose(_chances(torch.zeros(4), 0.3, 0.05, torch.tensor([2.0, 0, 2, 0])), [0.5, 0, 0.5, 0])
+    np.testing.assert_allclose(chances_by_doubt(torch.zeros(4), 0.3, 0.05), 0.25)
+    np.testing.assert_allclose(
+        chances_by_doubt(torch.zeros(4), 0.3, 0.05, torch.tensor([2.0, 0, 2, 0])), [0.5, 0, 0.5, 0]
+    )
     values = rng.normal(1, 1, 2000) * unsure
-    rows, shares = _draw(chances, 200_000, rng)
+    rows, shares = draw(chances, 200_000, rng)
     assert (values[rows] * shares).sum() == pytest.approx(values.mean(), rel=0.02)  # five standard errors
     assert shares.sum() == pytest.approx(1, rel=0.02)
 
@@ -157,7 +156,7 @@ def test_own_rows_stand_for_the_retained_and_say_at_the_anchor_what_they_said(pa
     """So nothing but what changed since counts as noise."""
     kept = torch.from_numpy(~GROUP)
     stays = kept.float() * (N / int(kept.sum()))
-    flow = _MeanAdam(torch.from_numpy(path.weights[-1]), N, CONSTANTS)
+    flow = MeanAdam(torch.from_numpy(path.weights[-1]), N, CONSTANTS)
     constants = replace(CONSTANTS, own_rows=4000, own_batches=(3, 3))
     looks = list(_beside_itself(flow, path, X, torch.from_numpy(Y), stays, constants))
     assert len(looks) == len(path.lengths) - len(path.rows) > 3

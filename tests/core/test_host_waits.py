@@ -13,7 +13,8 @@ import torch
 
 from tests.pretended_cuda import Pretence, pretended_cuda
 from unlearn_core import methods
-from unlearn_core.edits.flow import FLOW, FlowConstants, edit, prepare
+from unlearn_core.edits.flow import edit
+from unlearn_core.edits.flow_path import FLOW, FlowConstants, prepare
 from unlearn_core.edits.request import EditRequest
 from unlearn_core.edits.ssd import importances
 from unlearn_core.methods import Family

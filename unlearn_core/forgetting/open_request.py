@@ -22,7 +22,7 @@ from unlearn_core.clock import Stopwatch
 from unlearn_core.closeness import HeldoutPosteriors, class_weights, estimate_network
 from unlearn_core.crossfit import CrossFit
 from unlearn_core.doubt import chances
-from unlearn_core.edits.flow import FLOW, FlowPath
+from unlearn_core.edits.flow_path import FLOW, FlowPath
 from unlearn_core.edits.request import EditRequest
 from unlearn_core.errors import BadInput
 from unlearn_core.finalize import Finalized, Lesson, distil_until_done, least_squares
