@@ -43,11 +43,11 @@ from unlearn_core.forgetting.opening import Heldout, white_box
 from unlearn_core.forgetting.plan import ForgetSettings
 from unlearn_core.forgetting.state import PARTS, PreparedState, keep_state, open_state
 from unlearn_core.grid import HEADS, SEEDS, LabelSpace, Scenario, Variant
-from unlearn_core.methods import RunSettings
 from unlearn_core.nets.make import stored_network
 from unlearn_core.nets.stack import NetworkStack
 from unlearn_core.problem import as_inputs
 from unlearn_core.request_kind import RequestKind
+from unlearn_core.run_settings import RunSettings
 from workflows.grid import cell_step
 from workflows.sources import RANDOM_SIZES, Source, feature_source
 

@@ -27,7 +27,6 @@ from benchmarks.saving import save, show
 from unlearn_core import methods
 from unlearn_core.arithmetic import arithmetic
 from unlearn_core.grid import HEADS, RESNET, SEEDS, head_widths
-from unlearn_core.methods import RunSettings, what_is_run
 from unlearn_core.nets.heads import HeadStack
 from unlearn_core.nets.resnet import ResNetStack
 from unlearn_core.nets.stack import NetworkStack
@@ -40,6 +39,7 @@ from unlearn_core.recipes import (
     training_optimization,
     training_recipe,
 )
+from unlearn_core.run_settings import RunSettings, what_is_run
 from unlearn_core.training import loss_gradient
 from workflows.sources import KEYS_PER_SCENARIO, RANDOM_SIZES
 

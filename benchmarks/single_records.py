@@ -24,11 +24,11 @@ from benchmarks.saving import save, show
 from unlearn_core.data import load_dataset
 from unlearn_core.data.feature_set import FeatureSet
 from unlearn_core.grid import HEADS, HIDDEN_LAYERS, SEEDS, LabelSpace
-from unlearn_core.methods import RunSettings
 from unlearn_core.preparations import Kept
 from unlearn_core.problem import Inputs, Problem, make_cell, make_problem
 from unlearn_core.recipes import HEAD_EPOCHS
 from unlearn_core.references import Trained, make_scorers, train_reference
+from unlearn_core.run_settings import RunSettings
 from unlearn_core.tuned import Tuned
 from unlearn_core.unlearning import Reference, run_method
 

@@ -19,9 +19,9 @@ import torch
 from unlearn_core import methods
 from unlearn_core.data import FeatureSet, load_dataset
 from unlearn_core.grid import HEADS, SEEDS, LabelSpace, Scenario, Variant
-from unlearn_core.methods import RunSettings
 from unlearn_core.problem import Inputs, make_cells, make_problem
 from unlearn_core.references import make_scorers, train_reference
+from unlearn_core.run_settings import RunSettings
 from unlearn_core.unlearning import Reference, run_method
 
 EPOCHS = (1, 2, 50)

@@ -21,10 +21,10 @@ from threadpoolctl import threadpool_limits
 from unlearn_core import methods
 from unlearn_core.data import FeatureSet, load_feature_set
 from unlearn_core.grid import Scenario, Variant
-from unlearn_core.methods import RunSettings
 from unlearn_core.problem import Inputs, make_cells, make_problem
 from unlearn_core.recipes import HEAD_EPOCHS
 from unlearn_core.references import make_scorers, train_reference
+from unlearn_core.run_settings import RunSettings
 from unlearn_core.unlearning import Reference, run_method
 
 N, N_TEST, DIM, TURNS = 50_000, 10_000, 384, 3

@@ -59,7 +59,7 @@ from tracking.tracked import TrackedCell, TrackedVariant, TrackerReport
 from tracking.tree import TreeVariant, flat, read_tree
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import Scenario, Variant
-from unlearn_core.methods import ProxySettings
+from unlearn_core.run_settings import ProxySettings
 
 SETTINGS = {field.name for field in fields(ProxySettings)}
 TARGET_PARAMS = [name for name, kind in TARGET.items() if name in SETTINGS or kind in (str, bool | None)]

@@ -12,7 +12,8 @@ from types import MappingProxyType
 from typing import Any
 
 from unlearn_core import methods
-from unlearn_core.methods import Family, RunSettings, WhatIsRun, what_is_run
+from unlearn_core.methods import Family
+from unlearn_core.run_settings import RunSettings, WhatIsRun, what_is_run
 from unlearn_core.tuned import Tuned, get_value
 
 MOST_EPOCHS = 4

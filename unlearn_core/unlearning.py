@@ -17,16 +17,7 @@ from unlearn_core.clock import Stopwatch
 from unlearn_core.doubt import DoubtConstants, chances
 from unlearn_core.edits.request import EditRequest
 from unlearn_core.finalize import Lesson, distil, distil_until_done, least_squares
-from unlearn_core.methods import (
-    BaselineMethod,
-    DirOnTest,
-    EditMethod,
-    Family,
-    ProxyMethod,
-    RunSettings,
-    WhatIsRun,
-    what_is_run,
-)
+from unlearn_core.methods import BaselineMethod, EditMethod, Family, ProxyMethod
 from unlearn_core.nets.make import fresh_network, mixed, stored_network
 from unlearn_core.nets.stack import NetworkStack, State
 from unlearn_core.preparations import CROSSFIT, PREPARATIONS, PROBE, Given, Kept, Per, kept_as
@@ -38,6 +29,7 @@ from unlearn_core.proxies.request import ForgetRequest
 from unlearn_core.recipes import Recipe, Start, Toward
 from unlearn_core.records import EpochMetrics, MethodRecord, TargetRecord, best_epoch
 from unlearn_core.references import Trained, weights_seed
+from unlearn_core.run_settings import DirOnTest, RunSettings, WhatIsRun, what_is_run
 from unlearn_core.seeding import derive_seed
 from unlearn_core.target import Fitted, Target, fit, make_target
 from unlearn_core.training import Member, train, warm_up

@@ -30,8 +30,8 @@ from unlearn_core.audit.rows import audit_rows, forgotten_by
 from unlearn_core.audit.ulira import CURVE
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import Scenario, Variant
-from unlearn_core.methods import RunSettings
 from unlearn_core.records import without_nonfinite
+from unlearn_core.run_settings import RunSettings
 from workflows.grid import cell_step, flat_settings
 from workflows.sources import Source
 

@@ -14,10 +14,11 @@ from tasks.step import N_FORGET, Kind, Step
 from unlearn_core import methods
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import RESNET, Scenario, Variant
-from unlearn_core.methods import Family, RunSettings, what_is_run
+from unlearn_core.methods import Family
 from unlearn_core.precision import Precision, precision_config
 from unlearn_core.preparations import PREPARATIONS, Per, prepared_config
 from unlearn_core.recipes import training_config, training_epochs
+from unlearn_core.run_settings import RunSettings, what_is_run
 from unlearn_core.tuned import TUNED
 from workflows.sources import Source
 

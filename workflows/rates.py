@@ -17,9 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from tasks.step import Kind, Step
 from tasks.store import Store
-from unlearn_core import methods
 from unlearn_core.grid import RESNET, SMALL_RESNET, Scenario, head_widths
-from unlearn_core.methods import RunSettings
 from unlearn_core.preparations import CROSSFIT, CURVATURE, PROBE
 from unlearn_core.recipes import (
     Pass,
@@ -28,6 +26,7 @@ from unlearn_core.recipes import (
     training_optimization,
     training_recipe,
 )
+from unlearn_core.run_settings import RunSettings, what_is_run
 from workflows.sources import Source
 
 EFFICIENCY = 0.5  # share of the GEMM rate that training and evaluation reach together
@@ -172,7 +171,7 @@ def _forgotten(step: Step, source: Source) -> int:
 def _training_of(step: Step, n_forget: int) -> tuple[Recipe, int] | None:
     """The recipe that a method trains by, and its batch size; None if it does not train."""
     method, settings = step.config["method"], RunSettings.from_config(step.config)
-    run = methods.what_is_run(method, step.config["arch"], settings)
+    run = what_is_run(method, step.config["arch"], settings)
     if run.optimization is None:
         return None
     if run.recipe is not None:

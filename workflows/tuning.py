@@ -20,7 +20,7 @@ from tasks.step import Step, hash_of
 from tasks.store import Store
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import Scenario, Variant
-from unlearn_core.methods import RunSettings
+from unlearn_core.run_settings import RunSettings
 from unlearn_core.search_spaces import Parameter, SearchSpace, search_space
 from unlearn_core.tuned import TUNED, save_tuned
 from workflows.grid import cell_step

@@ -32,7 +32,6 @@ from unlearn_core.data.sketch import Sketch, semi_orthogonal, sketch, sketch_wid
 from unlearn_core.data.splits import scenario_mask
 from unlearn_core.data.weights import load_weights, save_safetensors
 from unlearn_core.grid import RESNET, LabelSpace, Scenario
-from unlearn_core.methods import RunSettings, what_is_run
 from unlearn_core.nets.make import stored_network
 from unlearn_core.nets.resnet import ResNetStack
 from unlearn_core.nets.stack import State
@@ -41,6 +40,7 @@ from unlearn_core.problem import Cell, Inputs, Problem, make_cell, make_problem
 from unlearn_core.recipes import training_config
 from unlearn_core.records import cell_entry, method_entry, reference_entry, without_nonfinite
 from unlearn_core.references import Trained, make_scorers, reference_records, train_reference
+from unlearn_core.run_settings import RunSettings, what_is_run
 from unlearn_core.unlearning import Reference, run_method
 
 Compute = Callable[[Sequence[Step], Store, Cache], list[Write]]

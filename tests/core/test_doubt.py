@@ -12,11 +12,11 @@ from unlearn_core.data import load_dataset
 from unlearn_core.doubt import DoubtConstants, chances
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import Scenario, Variant
-from unlearn_core.methods import RunSettings
 from unlearn_core.nets.heads import HeadStack
 from unlearn_core.problem import Inputs, make_cells, make_problem
 from unlearn_core.recipes import CROSS_ENTROPY, Algorithm, Optimization, Pass, Phase, Recipe, Visit
 from unlearn_core.references import make_scorers, train_reference
+from unlearn_core.run_settings import RunSettings
 from unlearn_core.training import Member, train
 from unlearn_core.unlearning import Reference, run_method
 

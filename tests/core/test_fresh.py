@@ -13,13 +13,13 @@ from unlearn_core.audit.divergence import log_probabilities, mean_kl
 from unlearn_core.data import load_dataset
 from unlearn_core.eta import find_eta_max, mean_lse_shift
 from unlearn_core.grid import Scenario, Variant
-from unlearn_core.methods import RunSettings
 from unlearn_core.problem import Inputs, make_cells, make_problem, problem_of
 from unlearn_core.proxies.fresh import SCHEDULE, FreshConstants, FreshProxy, _tempered, _tempering, fit_fresh
 from unlearn_core.proxies.points import Points
 from unlearn_core.proxies.request import ForgetRequest
 from unlearn_core.recipes import HEAD_UNLEARNING, PAPER_SCHEDULE, UNLEARNING_EPOCHS
 from unlearn_core.references import make_scorers, train_reference
+from unlearn_core.run_settings import RunSettings
 from unlearn_core.target import shifted
 from unlearn_core.unlearning import Reference, run_method
 

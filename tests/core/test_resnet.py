@@ -14,11 +14,11 @@ from unlearn_core.data.images import ImageSet, resize_images
 from unlearn_core.data.sketch import Sketch, semi_orthogonal, sketch, sketch_width
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import RESNET, LabelSpace, Scenario, Variant
-from unlearn_core.methods import ProxySettings, RunSettings
 from unlearn_core.nets.resnet import IMAGENET_MEAN, IMAGENET_STD, ResNetStack
 from unlearn_core.problem import Inputs, make_cells, make_problem
 from unlearn_core.recipes import Algorithm, Optimization, Visit, training_recipe
 from unlearn_core.references import make_scorers, train_reference
+from unlearn_core.run_settings import ProxySettings, RunSettings
 from unlearn_core.training import Member, train
 from unlearn_core.unlearning import Reference, run_method
 

@@ -10,9 +10,10 @@ import pytest
 from unlearn_core import methods, tuned
 from unlearn_core.data import load_dataset
 from unlearn_core.grid import HEADS, RESNETS, LabelSpace, Scenario, Variant
-from unlearn_core.methods import Family, ProxySettings, RunSettings, what_is_run
+from unlearn_core.methods import Family
 from unlearn_core.problem import Inputs, make_cells, make_problem
 from unlearn_core.references import make_scorers, train_reference
+from unlearn_core.run_settings import ProxySettings, RunSettings, what_is_run
 from unlearn_core.search_spaces import Parameter, search_space
 from unlearn_core.tuned import TUNED, Tuned, find_tuned, get_value, put_value, read_tuned, save_tuned
 from unlearn_core.unlearning import Reference, run_method

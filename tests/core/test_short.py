@@ -19,12 +19,12 @@ from unlearn_core.audit.scoring import Scorer
 from unlearn_core.baselines.short import SHORT, SMALL, WARM
 from unlearn_core.data import load_dataset
 from unlearn_core.grid import RESNET, Scenario, Variant
-from unlearn_core.methods import RunSettings
 from unlearn_core.nets.heads import HeadStack
 from unlearn_core.preparations import Kept
 from unlearn_core.problem import Inputs, make_cells, make_problem
 from unlearn_core.recipes import HEAD_TRAINING, optimization_of, training_optimization
 from unlearn_core.references import make_scorers, train_reference
+from unlearn_core.run_settings import RunSettings
 from unlearn_core.seeding import derive_seed
 from unlearn_core.training import Member, train
 from unlearn_core.unlearning import Reference, run_method

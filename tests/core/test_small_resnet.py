@@ -20,7 +20,6 @@ from unlearn_core.edits.request import EditRequest
 from unlearn_core.errors import BadInput
 from unlearn_core.fold_networks import FoldNetworkConstants, train_fold_networks
 from unlearn_core.grid import RESNET, SMALL_CHANNELS, SMALL_RESNET, SMALL_SIZE, LabelSpace, Scenario, Variant
-from unlearn_core.methods import RunSettings
 from unlearn_core.nets.make import fresh_network, stored_network, with_state
 from unlearn_core.nets.resnet import IMAGENET_MEAN, IMAGENET_STD, RESNET_STACKS, ResNetStack, SmallResNetStack
 from unlearn_core.precision import Precision, precision_of
@@ -28,6 +27,7 @@ from unlearn_core.preparations import CURVATURE, Given
 from unlearn_core.problem import Inputs, Problem, make_cells, make_problem
 from unlearn_core.recipes import Algorithm, Optimization, Visit, optimization_of, training_config, training_recipe
 from unlearn_core.references import make_scorers, train_reference, weights_seed
+from unlearn_core.run_settings import RunSettings
 from unlearn_core.seeding import derive_seed
 from unlearn_core.training import Member, train
 from unlearn_core.unlearning import Reference, run_method

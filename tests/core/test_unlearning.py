@@ -14,13 +14,14 @@ from unlearn_core import methods
 from unlearn_core.data import load_dataset
 from unlearn_core.finalize import LogitProcessor, fit_last_layer_shift
 from unlearn_core.grid import Scenario, Variant
-from unlearn_core.methods import DirOnTest, Family, ProxySettings, RunSettings, what_is_run
+from unlearn_core.methods import Family
 from unlearn_core.nets.heads import HeadStack
 from unlearn_core.problem import Inputs, make_cells, make_problem
 from unlearn_core.proxies.points import Points
 from unlearn_core.recipes import Toward
 from unlearn_core.records import EpochMetrics, Scores, best_epoch, method_entry
 from unlearn_core.references import make_scorers, reference_records, train_reference
+from unlearn_core.run_settings import DirOnTest, ProxySettings, RunSettings, what_is_run
 from unlearn_core.seeding import derive_seed
 from unlearn_core.target import fit_proxy
 from unlearn_core.unlearning import Reference, _teachers, run_method

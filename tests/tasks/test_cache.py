@@ -13,7 +13,7 @@ from tasks.step import Kind, closure
 from tasks.store import Store
 from tasks.worker import Worker
 from unlearn_core.grid import Scenario, Variant
-from unlearn_core.methods import RunSettings
+from unlearn_core.run_settings import RunSettings
 from workflows.grid import cell_step
 from workflows.sources import feature_source
 

@@ -19,7 +19,7 @@ from tasks.step import Kind, Step, closure
 from tasks.worker import Worker
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import Scenario, Variant
-from unlearn_core.methods import RunSettings
+from unlearn_core.run_settings import RunSettings
 from workflows.grid import cell_step
 from workflows.sources import feature_source
 

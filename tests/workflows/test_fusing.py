@@ -16,7 +16,7 @@ from tasks.step import Kind, Step, closure
 from tests.stored import content
 from unlearn_core.data import load_dataset, save_feature_set
 from unlearn_core.grid import Scenario, Variant
-from unlearn_core.methods import RunSettings
+from unlearn_core.run_settings import RunSettings
 from workflows.grid import cell_step
 from workflows.sources import feature_source
 

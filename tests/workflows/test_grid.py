@@ -10,7 +10,7 @@ from tasks.step import Kind, Step, closure
 from unlearn_core import methods
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import HEADS, SEEDS, Scenario
-from unlearn_core.methods import ProxySettings, RunSettings
+from unlearn_core.run_settings import ProxySettings, RunSettings
 from workflows.grid import cell_step, choose_variants
 from workflows.sources import Source, feature_source
 

@@ -18,9 +18,10 @@ import pytest
 from tasks.step import Kind, Step, closure
 from unlearn_core import grid, methods, preparations, recipes
 from unlearn_core.grid import ARCHITECTURES, HEADS, RESNET, RESNETS, SMALL_RESNET, Scenario, Variant
-from unlearn_core.methods import Family, ProxySettings, RunSettings
+from unlearn_core.methods import Family
 from unlearn_core.precision import Precision
-from unlearn_core.recipes import HEAD_TRAINING, Stopping
+from unlearn_core.recipes import HEAD_TRAINING, REQUEST_SCHEDULE, Stopping
+from unlearn_core.run_settings import DirOnTest, ProxySettings, RunSettings
 from unlearn_core.tuned import Tuned
 from workflows.grid import cell_step
 from workflows.sources import Source
@@ -108,7 +109,7 @@ def test_two_schedules_of_fresh_are_two_steps(monkeypatch):
     assert unlearn_id("fresh", RunSettings()) != before
 
 
-@pytest.mark.parametrize(("name", "changed"), list(variations(methods.REQUEST_SCHEDULE)))
+@pytest.mark.parametrize(("name", "changed"), list(variations(REQUEST_SCHEDULE)))
 def test_the_schedule_of_requests_is_part_of_the_id(monkeypatch, name, changed):
     settings = RunSettings(schedule="request")
     before = unlearn_id("lda", settings)
@@ -163,7 +164,7 @@ def test_every_setting_of_a_run_changes_the_ids_of_the_methods_that_depend_on_it
         "shrinkage": RunSettings(proxy=ProxySettings(shrinkage="oas")),
         "cap": RunSettings(proxy=ProxySettings(cap=0.5)),
         "finalizer": RunSettings(proxy=ProxySettings(finalizer="mse")),
-        "dir_on_test": RunSettings(proxy=ProxySettings(dir_on_test=methods.DirOnTest.AS_FORGOTTEN)),
+        "dir_on_test": RunSettings(proxy=ProxySettings(dir_on_test=DirOnTest.AS_FORGOTTEN)),
         "precision": RunSettings(precision=Precision.TF32),
     }
     fields = {f.name for kind in (RunSettings, ProxySettings) for f in dataclasses.fields(kind)}

@@ -14,9 +14,10 @@ import pytest
 from unlearn_core import forget, methods
 from unlearn_core.data import FeatureSet, load_dataset
 from unlearn_core.grid import LabelSpace, Scenario, Variant
-from unlearn_core.methods import BaselineMethod, ProxyMethod, RunSettings
+from unlearn_core.methods import BaselineMethod, ProxyMethod
 from unlearn_core.problem import Inputs, make_cells, make_problem
 from unlearn_core.references import make_scorers, train_reference
+from unlearn_core.run_settings import RunSettings
 from unlearn_core.unlearning import Reference, run_method
 from workflows.cli import main
 

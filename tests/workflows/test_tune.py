@@ -18,7 +18,7 @@ from tests.processes import run, running, wait_until
 from tracking.tree import read_entries
 from unlearn_core import methods, tuned
 from unlearn_core.grid import Scenario, Variant
-from unlearn_core.methods import RunSettings
+from unlearn_core.run_settings import RunSettings
 from workflows.grid import cell_step
 from workflows.sources import Source, feature_source
 from workflows.tuning import BUDGET, Cell, Trial, Tuning, best_trial, development_variants, penalty

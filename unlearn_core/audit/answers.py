@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from unlearn_core.audit.attack import ShadowAnswers
 from unlearn_core.audit.rows import AuditRows, RowNumbers
 from unlearn_core.audit.scoring import Scorer, log_posterior
-from unlearn_core.methods import RunSettings
 from unlearn_core.nets.stack import NetworkStack
 from unlearn_core.problem import Problem, Rows
 from unlearn_core.records import MethodRecord, Scores
+from unlearn_core.run_settings import RunSettings
 from unlearn_core.unlearning import Reference, run_method
 
 Margins = NDArray[np.float32]

@@ -19,12 +19,13 @@ from unlearn_core.finalize import LogitProcessor
 from unlearn_core.forgetting.judgement import LEAST_KL
 from unlearn_core.forgetting.subject import Subject
 from unlearn_core.grid import RESNETS
-from unlearn_core.methods import Family, ProxySettings, Scope
+from unlearn_core.methods import Family, Scope
 from unlearn_core.proxies.covariance import Shrinkage
 from unlearn_core.proxies.request import ForgetRequest
 from unlearn_core.proxies.statistics import Moments
 from unlearn_core.recipes import REQUEST_SCHEDULE, Optimization, Schedule, Stopping
 from unlearn_core.request_kind import Verdict
+from unlearn_core.run_settings import ProxySettings
 from unlearn_core.target import Target, fit, make_target
 from unlearn_core.within_budget import Costs, choose_within, hidden_layers
 

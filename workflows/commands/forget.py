@@ -24,6 +24,7 @@ NPZ = path("NPZ")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     from unlearn_core import methods
+    from unlearn_core.run_settings import FINALIZERS
 
     parser.usage = (
         "unlearn forget (--model M --data NPZ | --logits NPZ --data NPZ | --plan TOML) --ids FILE ... [options]"
@@ -78,7 +79,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     finalizers = (
         "distil (kl), least squares on the last layer (mse), or write a logit processor and leave the weights (none)"
     )
-    add("--finalizer", choices=methods.FINALIZERS, help=f"{finalizers} (default: kl, for a black box none)")
+    add("--finalizer", choices=FINALIZERS, help=f"{finalizers} (default: kl, for a black box none)")
     options.add_proxy_settings(group)
     add("--seed", default=0, type=at_least(0), help="draws row orders and held-out rows")
     add("--epochs", default=Stopping.epochs, **COUNT, help="distil for at most this many")

@@ -24,7 +24,7 @@ from workflows.commands.values import (
 )
 
 if TYPE_CHECKING:
-    from unlearn_core.methods import RunSettings
+    from unlearn_core.run_settings import RunSettings
 
 DATASETS = "digits, cifar10, cifar100, a feature set or images in an .npz file, or a folder of images"
 SCENARIOS = "class: forget a label; subclass: train on superclasses, forget a fine label; random: forget random rows"
@@ -135,7 +135,8 @@ def add_running(parser: argparse.ArgumentParser, out: str) -> None:
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     from unlearn_core import methods
-    from unlearn_core.methods import FINALIZERS, PRESETS, SCHEDULES, DirOnTest
+    from unlearn_core.methods import PRESETS
+    from unlearn_core.run_settings import FINALIZERS, SCHEDULES, DirOnTest
     from unlearn_core.tuned import TUNED
 
     group = parser.add_argument_group(
@@ -181,7 +182,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def add_proxy_settings(group: Options) -> None:
-    from unlearn_core.methods import SHRINKAGES
+    from unlearn_core.run_settings import SHRINKAGES
 
     add = group.add_argument
     add("--ridge", default=1e-3, type=float, help="regularise the proxies' covariances this much")
@@ -219,7 +220,7 @@ def add_tracking_uri(parser: Options) -> None:
 
 def settings_of(arguments: argparse.Namespace) -> RunSettings:
     """What ``add_settings`` asked for."""
-    from unlearn_core.methods import DirOnTest, ProxySettings, RunSettings
+    from unlearn_core.run_settings import DirOnTest, ProxySettings, RunSettings
 
     proxy = ProxySettings(
         arguments.ridge, arguments.shrinkage, arguments.cap, arguments.finalizer, DirOnTest(arguments.dir_on_test)
