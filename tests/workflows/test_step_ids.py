@@ -113,7 +113,7 @@ def test_two_schedules_of_fresh_are_two_steps(monkeypatch):
 def test_the_schedule_of_requests_is_part_of_the_id(monkeypatch, name, changed):
     settings = RunSettings(schedule="request")
     before = unlearn_id("lda", settings)
-    monkeypatch.setattr(methods, "REQUEST_SCHEDULE", changed)
+    monkeypatch.setattr(run_settings, "REQUEST_SCHEDULE", changed)
     assert unlearn_id("lda", settings) != before, name
     assert unlearn_id("lda", RunSettings()) == unlearn_id("lda", RunSettings(schedule="grid"))
 
