@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tasks.step import Kind, Step, closure
-from unlearn_core import grid, methods, preparations, recipes
+from unlearn_core import grid, methods, preparations, recipes, run_settings
 from unlearn_core.grid import ARCHITECTURES, HEADS, RESNET, RESNETS, SMALL_RESNET, Scenario, Variant
 from unlearn_core.methods import Family
 from unlearn_core.precision import Precision
