@@ -150,8 +150,8 @@ class Costs:
     least_warm: float = 0.0
     path: float | None = None
 
-    def instead_of(self, otherwise: str) -> str:
-        """What a larger budget buys: ``flow`` if there is a path, and otherwise that."""
+    def more_buys(self, otherwise: str) -> str:
+        """What a larger budget buys: ``flow`` if there is a path, something else ``otherwise``."""
         return f"{FLOW}, from {self.path:.1%} on" if self.path is not None and self.path < 1 else otherwise
 
 
@@ -222,14 +222,14 @@ def _for_class(hidden: int, budget: float, costs: Costs) -> BudgetChoice:
         warm = SHORT_WARM
     if budget >= training_pays:
         why = f"from {training_pays:.1%} of a retrain on, training from a part of the model is closer than {TRUNCATE}"
-        return BudgetChoice(warm, why, TRUNCATE, costs.instead_of(MORE_TRAINING))
-    more = f"{warm}, from {training_pays:.1%} on" if training_pays < 1 else costs.instead_of("nothing")
+        return BudgetChoice(warm, why, TRUNCATE, costs.more_buys(MORE_TRAINING))
+    more = f"{warm}, from {training_pays:.1%} on" if training_pays < 1 else costs.more_buys("nothing")
     return BudgetChoice(TRUNCATE, "the class leaves the answer, the others keep their ratios", warm, more)
 
 
 def _for_group(hidden: int, budget: float, costs: Costs, kept: float | None) -> BudgetChoice:
     why = "the records belong together, and would be missing together in a retrain"
-    more, known = costs.instead_of(MORE_TRAINING), kept is not None and kept >= ANSWERS_KEPT
+    more, known = costs.more_buys(MORE_TRAINING), kept is not None and kept >= ANSWERS_KEPT
     if kept is not None:
         said = f"a model of the others still knows {kept:.0%} of those that it knew"
         why += f", but {said}" if known else f"; {said}"
@@ -257,7 +257,7 @@ def _for_scattered(hidden: int, budget: float, costs: Costs) -> BudgetChoice:
         return BudgetChoice(NEWTON_CROSSFIT, why, NEWTON, later)
     if hidden and costs.taught is not None:
         later = f"{NEWTON_CROSSFIT}, from {costs.taught:.2g} of a retrain on"
-    later = costs.instead_of(later)
+    later = costs.more_buys(later)
     step_ends = {0: math.inf, 1: max(costs.least_warm, STEP_ENDS)}.get(hidden, costs.least_warm)
     if _affordable(costs.step, budget) and budget < step_ends:
         return BudgetChoice(NEWTON, f"{alike}, and one step leaves all else alone", SHORT_SMALL, later)
@@ -266,7 +266,7 @@ def _for_scattered(hidden: int, budget: float, costs: Costs) -> BudgetChoice:
     )
     if budget >= costs.least_warm:
         return BudgetChoice(SHORT_HARD_WARM if hidden else SHORT_HARD_LINEAR, warm + dear, NEWTON, later)
-    return _cut_short(hidden, budget, alike + dear, costs.instead_of(MORE_TRAINING), NEWTON)
+    return _cut_short(hidden, budget, alike + dear, costs.more_buys(MORE_TRAINING), NEWTON)
 
 
 def _affordable(cost: float | None, budget: float) -> bool:
