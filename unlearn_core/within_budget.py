@@ -250,7 +250,7 @@ def _for_scattered(hidden: int, budget: float, costs: Costs) -> BudgetChoice:
     warm = f"{alike}, so that training from a part of the model forgets them"
     teaching_ends = math.inf if hidden == 0 else max(LASTING_WARM * costs.least_warm, TEACHING_ENDS[min(hidden, 2)])
     if budget >= teaching_ends:
-        return BudgetChoice(SHORT_WARM, warm, NEWTON_CROSSFIT, MORE_TRAINING)
+        return BudgetChoice(SHORT_WARM, warm, NEWTON if costs.taught is None else NEWTON_CROSSFIT, MORE_TRAINING)
     later = f"{SHORT_WARM}, from {teaching_ends:.2g} of a retrain on" if teaching_ends < 1 else "nothing"
     if hidden and costs.taught is not None and costs.taught <= budget:
         why = f"{alike}: one step, then what models that never saw them say of them"
