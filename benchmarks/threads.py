@@ -1,7 +1,8 @@
 """What does it cost to share this machine with other work, and what does ``OMP_WAIT_POLICY`` change?
 
 The same head is trained with all cores, each time in a process of its own: alone, and beside as many busy processes as there
-are cores; once as OpenMP comes, and once as ``unlearn`` sets it. Seconds, the best of some turns, and their ratio. Threads
+are cores; once as OpenMP comes, and once with ``passive``, which ``unlearn`` leaves to its users:
+alone it takes longer. Seconds, the best of some turns, and their ratio. Threads
 that turn in circles while they wait take the time of those they wait for.
 
     python -m benchmarks.threads
@@ -33,7 +34,7 @@ def run(epochs):
 
 run(1)
 started = time.perf_counter()
-run(2)
+run(20)
 print(time.perf_counter() - started)
 """
 

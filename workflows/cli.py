@@ -80,9 +80,6 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     bug, with where its traceback is; 4 all was computed, and MLflow lacks some of it."""
     arguments = build_parser().parse_args(argv)
     command: Command = arguments.command
-    # Threads of OpenMP wait by turning in circles, and on a machine that has other work take the time of those they wait
-    # for (benchmarks/threads.py). It is read when torch is loaded, which no command does before this.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     # also if a shell started us with SIGINT ignored; and 'ray job stop', which sends SIGTERM, ends a run as Ctrl-C does
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, signal.default_int_handler)

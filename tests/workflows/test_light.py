@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -116,22 +115,3 @@ def test_what_reads(loaded, command):
 def test_what_computes_without_torch(loaded, command):
     """A plan on a feature set: its sizes are all that it needs. To describe a backbone for images, torch is loaded."""
     assert "torch" not in loaded[command]
-
-
-WAITS = """
-import os, sys
-from workflows import cli
-try:
-    cli.main(["status", "--out", "nowhere"])
-except SystemExit:
-    assert "torch" not in sys.modules
-    print(os.environ["OMP_WAIT_POLICY"])
-"""
-
-
-@pytest.mark.parametrize(("chosen", "expected"), [({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active")])
-def test_threads_wait_without_turning_in_circles(chosen, expected):
-    """OpenMP reads it when torch is loaded; what a user has set stays."""
-    others = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    ended = succeeded(run([sys.executable, "-c", WAITS], ROOT, {**others, **chosen}))
-    assert ended.stdout.splitlines()[-1] == expected
