@@ -1,7 +1,8 @@
 """How close do methods come on single records? One record of a grid is five rows, which is chance; these are many.
 
-Records are drawn with a seed that no grid has (a large random request of one may hold some), and a base, a retrain without all of them and a floor are trained once: what
-a retrain says of one record hardly depends on whether the others were there. Then each record is a request of its own, and
+Records are drawn with a seed that no grid has (a large random request of one may hold some). A base, a retrain without all
+of them and a floor are trained once: what a retrain says of one record hardly depends on whether the others were there.
+Then each record is a request of its own, and
 so are the same records some at a time. Printed is the mean KL_f over the records, what the floor has there, the share of the
 records on which the method is closer than the floor, and how often the mean over five records, as a grid has it, would be
 more than twice the floor's. ``short-hard-warm`` lasts for what about 1 % of a retrain buys.
