@@ -43,6 +43,8 @@ class Kind(StrEnum):
 
 ANY_REQUEST = frozenset({Kind.RETRAIN, Kind.FLOOR, Kind.UNLEARN})
 """Kinds whose steps compute each member of a stack from its own request."""
+FOLDS = "folds"
+"""The role in which an audit has the models of folds: its cell is assessed by them."""
 N_FORGET = "n_forget"
 """The hint that says how many rows a step's request forgets."""
 
@@ -52,7 +54,7 @@ VERSIONS: Mapping[Kind, int] = MappingProxyType(
         **dict.fromkeys(Kind, 1),
         **dict.fromkeys((Kind.BASE, Kind.RETRAIN, Kind.FLOOR, Kind.PREPARED), 2),
         **dict.fromkeys((Kind.UNLEARN, Kind.ANSWERS), 3),
-        Kind.AUDIT: 4,
+        Kind.AUDIT: 5,
     }
 )
 

@@ -1,7 +1,8 @@
 """What ``auto`` reaches at each cost, from the records of a grid: a rule chooses, and only then is its KL looked up.
 
 A cell's kind is known by how it was drawn: all rows of a class, rows at random, or a part of a class. Whether the tests of
-``request_kind`` find the same on these networks is measured apart (``benchmarks.closeness``).
+``request_kind`` find the same is recorded beside it (``kinds_found``), and what they take is taken from the budget: a
+retrain cut short asks nothing, and may train for as long.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class AutoPlace:
     """What ``auto`` chose for a variant, and how close it came.
 
     Attributes:
-        kl: of the chosen method within the budget; None if it was not run, or costs more.
+        kl: of the chosen method, within the budget less what it takes to assess the request; None if nobody ran that.
         short: a retrain cut short at the same cost.
         closer: the closer of ``short`` and ``short-small``, which takes a retrain to know.
         oracle: the closest of all methods within the budget, which takes one too.
@@ -102,15 +103,37 @@ def auto_places(variant: TreeVariant, budgets: Sequence[float] = AUTO_BUDGETS) -
     return [_place(variant, found, budget, measure) for budget in budgets for measure in MEASURES]
 
 
+def assessment_cost(variant: TreeVariant) -> float:
+    """What it takes of a retrain to find out what the rule asks of a request; 0 in trees that do not say."""
+    shares = [
+        ratio(entry["assessment_seconds"], entry["retrain"]["seconds"]) if "assessment_seconds" in entry else 0.0
+        for entry in variant.entries
+    ]
+    known = [share for share in shares if share is not None]
+    return sum(known) / len(known) if known else 0.0
+
+
+def kinds_found(variants: Sequence[TreeVariant]) -> tuple[int, int]:
+    """In how many cells the tests find the kind that was drawn, and how many were tested."""
+    tested = [
+        (KINDS[variant.variant.scenario], entry["assessed_as"])
+        for variant in variants
+        for entry in variant.entries
+        if "assessed_as" in entry
+    ]
+    return sum(drawn == found for drawn, found in tested), len(tested)
+
+
 def _place(variant: TreeVariant, found: Sequence[Trajectory], budget: float, measure: str) -> AutoPlace:
-    choice = auto_choice(variant, budget)
+    choice, left = auto_choice(variant, budget), budget - assessment_cost(variant)
     kls = {t.method: kl for t in found if (kl := reached(t, measure, budget)) is not None}
+    chosen = next((reached(t, measure, left) for t in found if t.method == choice.method), None)
     floor = mean_over_seeds(variant.entries, "floor", "last", measure) if variant.has("floor") else None
     return AutoPlace(
         budget,
         measure,
         choice,
-        kls.get(choice.method),
+        chosen,
         kls.get(SHORT),
         short_at(found, measure, budget),
         min(kls.values(), default=None),

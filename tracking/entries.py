@@ -28,7 +28,9 @@ Report = Callable[[str, str], None]
 """Takes a key and what is wrong there."""
 
 REFERENCES: tuple[str, ...] = ("base", "retrain", "floor")
-COUNTS: Fields = {"seed": int, "n_forget": int, "n_retain": int, "kept_answers": float}
+ASSESSED: Fields = {"kept_answers": float, "assessed_as": str, "assessment_seconds": float}
+"""What may be known of a request before a method is chosen."""
+COUNTS: Fields = {"seed": int, "n_forget": int, "n_retain": int, **ASSESSED}
 """What an entry says of its request."""
 
 
@@ -53,7 +55,7 @@ WITHOUT_ETA: Fields = {"eta_max": None, "admissible": None}
 """What a target must say of eta: the closed forms have none, and every other proxy has one."""
 LATER: tuple[str, ...] = ("cost", "preparation")
 """Fields of a method's row that older trees lack."""
-OPTIONAL: tuple[str, ...] = (*LATER, "mia_two_sided", "kept_answers")
+OPTIONAL: tuple[str, ...] = (*LATER, "mia_two_sided", *ASSESSED)
 """All that they lack, in whatever part of a row."""
 WHOLE: tuple[str, ...] = ("rte", *LATER)
 """What is said of a method as a whole, not of one of its epochs."""

@@ -145,12 +145,19 @@ def method_entry(record: MethodRecord) -> dict[str, Json]:
 
 
 def cell_entry(
-    seed: int, n_forget: int, n_retain: int, rows: Mapping[str, Json], kept_answers: float | None = None
+    seed: int, n_forget: int, n_retain: int, rows: Mapping[str, Json], found: Mapping[str, Json] | None = None
 ) -> dict[str, Json]:
     """The seed entry of the results tree: references and methods by name at its top level.
 
     Args:
-        kept_answers: as ``Problem.kept_answers`` has them, if they are known.
+        found: what was found out of the request before a method is chosen (``assessed_entry``).
     """
-    known = {} if kept_answers is None else {"kept_answers": kept_answers}
-    return {"seed": seed, "n_forget": n_forget, "n_retain": n_retain, **known, **rows}
+    return {"seed": seed, "n_forget": n_forget, "n_retain": n_retain, **(found or {}), **rows}
+
+
+def assessed_entry(
+    kept_answers: float | None, kind: str | None = None, seconds: float | None = None
+) -> dict[str, Json]:
+    """What is known of a request: as ``Problem.kept_answers`` has it, which kind the tests find, and what that took."""
+    found: dict[str, Json] = {"kept_answers": kept_answers, "assessed_as": kind, "assessment_seconds": seconds}
+    return {name: value for name, value in found.items() if value is not None}

@@ -144,10 +144,16 @@ def view_heldout(log_folds: NDArray[np.floating], labels: Labels, features: NDAr
         log_folds: (K, M, C) log posteriors of the fold models at them.
         features: (M, d) as the fold models read them.
     """
+    rows = np.arange(len(labels))
+    return view_rows(log_folds[rows // 2 % len(log_folds), rows], labels, features)
+
+
+def view_rows(log_q: NDArray[np.floating], labels: Labels, features: NDArray[np.floating]) -> HeldoutView:
+    """The same of any rows to compare records with, by (M, C) log posteriors of models that never saw them."""
     if len(labels) < 4:
         raise BadInput(f"{len(labels)} held-out rows are too few to compare records with; give {2 * LEAST_HELDOUT}")
     rows = np.arange(1, len(labels), 2)
-    losses, entropies = losses_and_entropies(log_folds[np.arange(len(rows)) % len(log_folds), rows], labels[rows])
+    losses, entropies = losses_and_entropies(log_q[rows], labels[rows])
     between = np.asarray(features[::2], dtype=np.float64)
     centre = between.mean(axis=0)
     variances, axes = np.linalg.eigh((between - centre).T @ (between - centre) / len(between))

@@ -10,13 +10,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.step import N_FORGET, Kind, Step
+from tasks.step import FOLDS, N_FORGET, Kind, Step
 from unlearn_core import methods
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import RESNET, Scenario, Variant
 from unlearn_core.methods import Family
 from unlearn_core.precision import Precision, precision_config
-from unlearn_core.preparations import PREPARATIONS, Per, prepared_config
+from unlearn_core.preparations import CROSSFIT, PREPARATIONS, Per, prepared_config
 from unlearn_core.recipes import training_config, training_epochs
 from unlearn_core.run_settings import RunSettings, what_is_run
 from unlearn_core.tuned import TUNED
@@ -102,9 +102,15 @@ def cell_step(
     return Step(
         Kind.AUDIT,
         described | network | request | {"settings": shown},
-        needs | {"floor": floor} | unlearned,
+        needs | {"floor": floor} | unlearned | _assessed_by(unlearned, alone),
         alone=alone,
     )
+
+
+def _assessed_by(unlearned: Mapping[str, Step], deep: bool) -> dict[str, Step]:
+    """The models of folds, if some method of a head starts from them: nothing is prepared to assess a cell alone."""
+    folds = [step.needs[CROSSFIT] for step in unlearned.values() if CROSSFIT in step.needs]
+    return {FOLDS: folds[0]} if folds and not deep else {}
 
 
 def _unlearn_step(

@@ -23,11 +23,13 @@ from tasks.compute.parts import compute_part
 from tasks.compute.reading import read_array, read_weights
 from tasks.compute.request import compute_request
 from tasks.files import ENTRY, KL_ROWS, MARGINS, OMEGA, RECORD, SKETCH, WEIGHTS
-from tasks.step import Kind, Step, check_config
+from tasks.step import FOLDS, Kind, Step, check_config
 from tasks.store import Store, write_json
+from unlearn_core.assess import assess, view_retained
 from unlearn_core.audit.answers import answers_of, final_networks
 from unlearn_core.audit.rows import AuditRows, audit_rows
 from unlearn_core.audit.stein import stein_block
+from unlearn_core.clock import Stopwatch
 from unlearn_core.data.sketch import Sketch, semi_orthogonal, sketch, sketch_width
 from unlearn_core.data.splits import scenario_mask
 from unlearn_core.data.weights import load_weights, save_safetensors
@@ -35,13 +37,14 @@ from unlearn_core.grid import RESNET, LabelSpace, Scenario
 from unlearn_core.nets.make import stored_network
 from unlearn_core.nets.resnet import ResNetStack
 from unlearn_core.nets.stack import State
-from unlearn_core.preparations import PREPARATIONS, Given, Kept, Per, arrays_of, kept_as, prepared_config
+from unlearn_core.preparations import CROSSFIT, PREPARATIONS, Given, Kept, Per, arrays_of, kept_as, prepared_config
 from unlearn_core.problem import Cell, Inputs, Problem, make_cell, make_problem
 from unlearn_core.recipes import training_config
-from unlearn_core.records import cell_entry, method_entry, reference_entry, without_nonfinite
+from unlearn_core.records import Json, assessed_entry, cell_entry, method_entry, reference_entry, without_nonfinite
 from unlearn_core.references import Trained, make_scorers, reference_records, train_reference
 from unlearn_core.run_settings import RunSettings, what_is_run
 from unlearn_core.unlearning import Reference, run_method
+from unlearn_core.within_budget import hidden_layers
 
 Compute = Callable[[Sequence[Step], Store, Cache], list[Write]]
 
@@ -119,11 +122,28 @@ def compute_audit(steps: Sequence[Step], store: Store, cache: Cache) -> list[Wri
         }
         for row in rows.values():
             row["stein"] = stein_block(row.get("last", row), cell.n_forget)
-        kept = None if problem.train.features is None else problem.kept_answers(cell.forget)
-        entry = cell_entry(cell.seed, cell.n_forget, len(cell.forget) - cell.n_forget, rows, kept)
+        found = _assessed(step, cell, problem)
+        entry = cell_entry(cell.seed, cell.n_forget, len(cell.forget) - cell.n_forget, rows, found)
         return lambda directory: write_json(directory / ENTRY, entry)
 
     return [writer(k) for k in range(len(steps))]
+
+
+def _assessed(step: Step, cell: Cell, problem: Problem) -> dict[str, Json]:
+    """What a rule may know of a cell's request, and what it takes to find out if there are models of folds."""
+    if problem.train.features is None:
+        return {}
+    if FOLDS not in step.needs:
+        return assessed_entry(problem.kept_answers(cell.forget))
+    import scipy.stats  # noqa: F401  # what compares ranks: loading it is no request's cost
+
+    arch = step.config["arch"]
+    crossfit, watch = problem.prepare(CROSSFIT, arch), Stopwatch()
+    compared_with, _ = view_retained(problem, cell.forget, crossfit), problem.moments  # prepared, whoever asks
+    with watch.running():
+        found = assess(problem, cell.forget, crossfit, compared_with, hidden_layers(arch), cell.seed)
+    kept = problem.kept_answers(cell.forget) if found.kept is None else found.kept
+    return assessed_entry(kept, str(found.verdict.kind), watch.seconds)
 
 
 def compute_answers(steps: Sequence[Step], store: Store, cache: Cache) -> list[Write]:

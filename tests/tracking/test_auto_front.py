@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tracking.auto_front import AUTO_BUDGETS, auto_choice, auto_places
+from tracking.auto_front import AUTO_BUDGETS, assessment_cost, auto_choice, auto_places, kinds_found
 from tracking.tables.auto_front import auto_summary
 from tracking.tree import Tree
 from unlearn_core import methods
@@ -238,6 +238,23 @@ def test_the_choice_depends_on_neither_the_retrain_nor_test_labels(made):
     assert other.entries != variant.entries
     for budget in AUTO_BUDGETS:
         assert auto_choice(other, budget) == auto_choice(variant, budget)
+
+
+def test_what_it_takes_to_assess_a_request_is_part_of_its_cost(made):
+    """The retrain takes 10 s. With 0.5 s gone of the second that 10 % are, ``short`` trains for 5 %; its rival, for 10 %."""
+    entry = made.cell(42, short=made.raced("short", (0.002, 1.0, 0.4), (0.02, 0.1, 0.1), (0.2, 0.01, 0.1)))
+    variant = made.variant({**entry, "assessed_as": "group", "assessment_seconds": 0.5})
+    assert assessment_cost(variant) == pytest.approx(0.05)
+    found = {(p.budget, p.measure): p for p in auto_places(variant)}
+    place = found[0.1, "kl_f"]
+    assert (place.choice.method, place.kl, place.short) == ("short", pytest.approx(0.04), pytest.approx(0.02))
+    assert place.over_short == pytest.approx(2.0)
+    assert found[0.03, "kl_f"].kl is None, "nothing is left"
+    assert assessment_cost(made.variant(entry)) == 0.0, "an older tree does not say"
+    table = auto_summary(Tree((variant,), ()))
+    assert table is not None
+    assert "5 % in the median" in table.notes[-1]
+    assert kinds_found([variant, made.variant({**entry, "assessed_as": "exchangeable"})]) == (1, 2)
 
 
 def test_the_table_counts_what_was_run(made):

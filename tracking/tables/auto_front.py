@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
-from tracking.auto_front import AUTO_BUDGETS, FLOOR_BUDGETS, AutoPlace, auto_places
+from tracking.auto_front import AUTO_BUDGETS, FLOOR_BUDGETS, AutoPlace, assessment_cost, auto_places, kinds_found
 from tracking.front import CUT_SHORT, MEASURES, SHORT, percent
 from tracking.tables.front import HEADINGS, significant
 from tracking.tables.table import MISSING, Cell, Column, Group, Row, Table, listed, number_cell
@@ -27,7 +27,8 @@ RIVALS: tuple[tuple[str, Callable[[AutoPlace], float | None]], ...] = (
     (f"the closer of {listed(CUT_SHORT)}", lambda place: place.over_closer),
 )
 CAPTION = (
-    "auto: the method that the rule chooses for the kind of request and the cost, without a retrain or test labels; "
+    "auto: the method that the rule chooses for the kind of request and the cost, without a retrain or test labels; what it "
+    "takes to assess the request is part of its cost; "
     "in how many variants it is at or below a retrain cut short at that cost, the median and the largest of its KL over "
     f"that one's, bold below 1, and the median over the closest of all methods; which of {listed(CUT_SHORT)} is closer, and "
     "which of all methods is, takes a retrain to know; what auto chose and nobody ran is not counted"
@@ -71,10 +72,28 @@ def auto_summary(tree: Tree) -> Table | None:
         columns=COLUMNS,
         groups=tuple(groups),
         caption=CAPTION,
-        notes=tuple(incomplete_notes([v for v, _ in compared])),
+        notes=(*incomplete_notes([v for v, _ in compared]), *_assessment_notes([v for v, _ in compared])),
         row_heading="requests",
         group_heading="measure",
     )
+
+
+def _assessment_notes(variants: Sequence[TreeVariant]) -> Iterator[str]:
+    """How the tests of a request did, and what they took."""
+    right, tested = kinds_found(variants)
+    if tested:
+        costs = sorted(cost for v in variants if (cost := assessment_cost(v)) > 0)
+        yield (
+            f"assessing a request takes {percent_of(costs[0])} to {percent_of(costs[-1])} of a retrain, "
+            f"{percent_of(median(costs))} in the median; its tests, against retained rows, find the kind that was drawn in "
+            f"{right} of {tested} cells"
+        )
+    else:
+        yield "what it takes to assess a request is not in these costs: the tree does not say"
+
+
+def percent_of(share: float) -> str:
+    return f"{100 * share:.2g} %"
 
 
 def auto_floor(tree: Tree) -> Table | None:

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from unlearn_core import methods
+from unlearn_core.assess import Assessment, assess
 from unlearn_core.audit.divergence import log_probabilities
 from unlearn_core.auto import AUTO, Choice
 from unlearn_core.clock import Stopwatch
@@ -70,7 +71,7 @@ from unlearn_core.nets.stack import NetworkStack
 from unlearn_core.preparations import CROSSFIT, MOMENTS, PREPARATIONS, Given, Kept, Per
 from unlearn_core.proxies.statistics import Moments, compute_moments
 from unlearn_core.recipes import HEAD_EPOCHS
-from unlearn_core.request_kind import RequestKind, Verdict, Witnesses, kind_of_request
+from unlearn_core.request_kind import RequestKind
 from unlearn_core.seeding import derive_seed
 from unlearn_core.training import Member, train
 from unlearn_core.within_budget import (
@@ -142,9 +143,8 @@ class OpenRequest:
         if not len(self.rows.new):
             reason = f"all {len(self.rows.already)} records were forgotten by earlier requests"
             return Plan(self.subject, self.forget, self.new, settings, (), (), Choice(None, reason), None)
-        verdict, can_train_anew = self._verdict(settings), self.blueprint is not None
+        assessed, can_train_anew = self._assessment(settings), self.blueprint is not None
         n_forget, n_rows = int(self.forget.sum()), self.subject.problem.n_rows
-        of_group = verdict is not None and verdict.kind is RequestKind.GROUP
         costs = Costs(
             newton_cost(n_forget, n_rows, self._retrain_epochs),
             newton_crossfit_cost(n_forget, n_rows, self._retrain_epochs),
@@ -157,11 +157,11 @@ class OpenRequest:
             settings,
             forgotten,
             self.arch,
-            verdict,
+            None if assessed is None else assessed.verdict,
             can_train_anew,
             self.new,
             costs,
-            self.subject.problem.kept_answers(self.forget) if of_group else None,
+            None if assessed is None else assessed.kept,
         )
 
     @property
@@ -187,26 +187,19 @@ class OpenRequest:
         how, epochs = self.blueprint.training
         return least_warm_cost(n_retained, epochs, how.batch_size, self.arch in RESNETS)
 
-    def _verdict(self, settings: ForgetSettings) -> Verdict | None:
+    def _assessment(self, settings: ForgetSettings) -> Assessment | None:
         """What kind of request it is; only a prepared state can tell."""
         if self.state is None:
             return None
-        problem, state = self.subject.problem, self.state
-        rows = np.flatnonzero(self.forget)
-        crossfit, log_q = self._out_of_fold(self.forget)
-        view = state.heldout
-        labels = problem.train.labels[rows]
-        nothing = np.zeros(len(rows))
-        seen, heldout = Witnesses(labels, nothing, nothing, nothing[:, None]), None
-        if view is not None:
-            seen, heldout = view.see(log_q, labels, problem.train.seen[rows]), view.witnesses
-        return kind_of_request(seen, problem.class_counts, heldout, len(crossfit.weights), settings.seed)
-
-    def _out_of_fold(self, rows: NDArray[np.bool_]) -> tuple[CrossFit, NDArray[np.float64]]:
-        """The fold models, and (n, C) what each row's own says of it."""
         problem = self.subject.problem
         crossfit: CrossFit = problem.prepare(CROSSFIT, self.arch)
-        return crossfit, np.asarray(crossfit.log_q[problem.train.number[rows]], dtype=np.float64)
+        return assess(problem, self.forget, crossfit, self.state.heldout, hidden_layers(self.arch), settings.seed)
+
+    def _out_of_fold(self, rows: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """(n, C) what the model of each row's own fold says of it."""
+        problem = self.subject.problem
+        crossfit: CrossFit = problem.prepare(CROSSFIT, self.arch)
+        return np.asarray(crossfit.log_q[problem.train.number[rows]], dtype=np.float64)
 
     @cached_property
     def _forgotten_moments(self) -> Moments:
@@ -296,7 +289,7 @@ class OpenRequest:
             needed = "a retrain (--verify-retrain)" if state.heldout is not None else "held-out rows"
             return Predicted(f"no estimate: the request is {verdict.kind} ({verdict.why}); it would take {needed}")
         problem, rows = self.subject.problem, plan.forget
-        _, log_q = self._out_of_fold(rows)
+        log_q = self._out_of_fold(rows)
         labels, held_labels = problem.train.labels[rows], state.heldout_labels
         weights = class_weights(labels, held_labels) if verdict.within_classes else None
         heldout = HeldoutPosteriors(state.log_heldout["base"], state.log_heldout["folds"], held_labels, weights)

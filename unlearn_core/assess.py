@@ -1,0 +1,64 @@
+"""What is found out of a request before a method is chosen for it: its kind, and whether others stand for the records.
+
+A deletion request is compared with held-out rows. A grid's cell has none: its test rows are what methods are scored on, and
+no choice may see their labels. It is compared with retained rows, each seen by the model of its own fold: a request for rows
+drawn at random is told from neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unlearn_core.crossfit import CrossFit
+from unlearn_core.problem import Problem
+from unlearn_core.request_kind import HeldoutView, RequestKind, Verdict, Witnesses, kind_of_request, view_rows
+
+COMPARED = 10_000
+"""Rows, at most, that records are compared with; every second one is a witness, the others say where rows lie."""
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """The kind of a request, and of a group what share of right answers a model without the records keeps on them."""
+
+    verdict: Verdict
+    kept: float | None = None
+
+
+def assess(
+    problem: Problem,
+    forget: NDArray[np.bool_],
+    crossfit: CrossFit,
+    compared_with: HeldoutView | None,
+    hidden: int,
+    seed: int,
+) -> Assessment:
+    """What the rule of ``within_budget`` asks of a request.
+
+    Args:
+        forget: (N,) of the problem's rows.
+        compared_with: rows that no model of a fold saw; None: there are none.
+        hidden: layers of the head. A linear one is trained alike whether others stand for a group or not.
+    """
+    labels = problem.train.labels[forget]
+    nothing = np.zeros(len(labels))
+    seen, heldout = Witnesses(labels, nothing, nothing, nothing[:, None]), None
+    if compared_with is not None:
+        log_q = np.asarray(crossfit.log_q[problem.train.number[forget]], dtype=np.float64)
+        seen, heldout = compared_with.see(log_q, labels, problem.train.seen[forget]), compared_with.witnesses
+    verdict = kind_of_request(seen, problem.class_counts, heldout, len(crossfit.weights), seed)
+    asks = verdict.kind is RequestKind.GROUP and hidden > 0
+    return Assessment(verdict, problem.kept_answers(forget) if asks else None)
+
+
+def view_retained(problem: Problem, forget: NDArray[np.bool_], crossfit: CrossFit) -> HeldoutView:
+    """Retained rows, evenly spread over the classes, as those that records are compared with."""
+    retained = np.flatnonzero(~forget)
+    rows = retained[np.linspace(0, len(retained) - 1, min(len(retained), COMPARED)).astype(np.int64)]
+    labels = problem.train.labels[rows]
+    order = np.argsort(labels, kind="stable")  # every second one is a witness: of every class then
+    rows = rows[order]
+    return view_rows(crossfit.log_q[problem.train.number[rows]], labels[order], problem.train.seen[rows])
