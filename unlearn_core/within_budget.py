@@ -251,12 +251,12 @@ def _for_scattered(hidden: int, budget: float, costs: Costs) -> BudgetChoice:
     teaching_ends = math.inf if hidden == 0 else max(LASTING_WARM * costs.least_warm, TEACHING_ENDS[min(hidden, 2)])
     if budget >= teaching_ends:
         return BudgetChoice(SHORT_WARM, warm, NEWTON if costs.taught is None else NEWTON_CROSSFIT, MORE_TRAINING)
-    later = f"{SHORT_WARM}, from {teaching_ends:.2g} of a retrain on" if teaching_ends < 1 else "nothing"
+    later = f"{SHORT_WARM}, from {teaching_ends:.1%} on" if teaching_ends < 1 else "nothing"
     if hidden and costs.taught is not None and costs.taught <= budget:
         why = f"{alike}: one step, then what models that never saw them say of them"
         return BudgetChoice(NEWTON_CROSSFIT, why, NEWTON, later)
     if hidden and costs.taught is not None:
-        later = f"{NEWTON_CROSSFIT}, from {costs.taught:.2g} of a retrain on"
+        later = f"{NEWTON_CROSSFIT}, from {costs.taught:.1%} on"
     later = costs.more_buys(later)
     step_ends = {0: math.inf, 1: max(costs.least_warm, STEP_ENDS)}.get(hidden, costs.least_warm)
     if _affordable(costs.step, budget) and budget < step_ends:
