@@ -2,7 +2,7 @@
 
 The rule sees what kind of request it is (tested with D, D_f, held-out inputs and the base), how many hidden layers the head
 has, the budget, and what the methods cost. It sees no retrain and no test label. Its numbers were set on the development
-requests, which are in no grid (docs/records, docs/closer.md).
+requests, which are in no grid (docs/records, docs/trials.md).
 
 A group gets a retrain cut short and no Newton step, though that was closer on the first development group: on the five
 odd subclasses (mlp1, seed 100) its KL_f was 0.4, 2.7, 4.8, 1.0 and 0.9 times that of a retrain cut short at the same cost,
