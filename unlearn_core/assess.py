@@ -7,15 +7,26 @@ drawn at random is told from neither.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unlearn_core.crossfit import CrossFit
 from unlearn_core.problem import Problem
-from unlearn_core.request_kind import HeldoutView, RequestKind, Verdict, Witnesses, kind_of_request, view_rows
+from unlearn_core.request_kind import (
+    HeldoutView,
+    RequestKind,
+    Verdict,
+    Witnesses,
+    draws_for,
+    kind_by_counts,
+    kind_by_tests,
+    view_rows,
+)
 
+MOST_RECORDS = 1000
+"""Records, at most, that are compared: drawn at random they differ from other rows as all do, and a thousand show it."""
 COMPARED = 10_000
 """Rows, at most, that records are compared with; every second one is a witness, the others say where rows lie."""
 
@@ -43,15 +54,31 @@ def assess(
         compared_with: rows that no model of a fold saw; None: there are none.
         hidden: layers of the head. A linear one is trained alike whether others stand for a group or not.
     """
-    labels = problem.train.labels[forget]
-    nothing = np.zeros(len(labels))
-    seen, heldout = Witnesses(labels, nothing, nothing, nothing[:, None]), None
-    if compared_with is not None:
-        log_q = np.asarray(crossfit.log_q[problem.train.number[forget]], dtype=np.float64)
-        seen, heldout = compared_with.see(log_q, labels, problem.train.seen[forget]), compared_with.witnesses
-    verdict = kind_of_request(seen, problem.class_counts, heldout, len(crossfit.weights), seed)
+    rows, n_folds = np.flatnonzero(forget), len(crossfit.weights)
+    verdict = kind_by_counts(problem.train.labels[rows], problem.class_counts, n_folds)
+    if verdict is None:
+        verdict = _tested(problem, rows, crossfit, compared_with, seed)
     asks = verdict.kind is RequestKind.GROUP and hidden > 0
     return Assessment(verdict, problem.kept_answers(forget) if asks else None)
+
+
+def _tested(
+    problem: Problem, rows: NDArray[np.int64], crossfit: CrossFit, compared_with: HeldoutView | None, seed: int
+) -> Verdict:
+    """By comparing the records, or as many of them as show what all would, with rows that no model of a fold saw."""
+    asked = len(rows)
+    if asked > MOST_RECORDS:
+        rows = draws_for("records", seed).choice(rows, MOST_RECORDS, replace=False)
+    labels = problem.train.labels[rows]
+    if compared_with is None:
+        nothing = np.zeros(len(labels))
+        return kind_by_tests(Witnesses(labels, nothing, nothing, nothing[:, None]), problem.n_classes, None)
+    log_q = np.asarray(crossfit.log_q[problem.train.number[rows]], dtype=np.float64)
+    seen = compared_with.see(log_q, labels, problem.train.seen[rows])
+    verdict = kind_by_tests(seen, problem.n_classes, compared_with.witnesses, seed)
+    if len(rows) < asked:
+        verdict = replace(verdict, why=f"{verdict.why}; {len(rows)} of the {asked} were compared")
+    return verdict
 
 
 def view_retained(problem: Problem, forget: NDArray[np.bool_], crossfit: CrossFit) -> HeldoutView:

@@ -9,6 +9,9 @@ of the right answers, where a retrain is right on 56 % of them; without the reco
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +20,24 @@ from unlearn_core.proxies.gaussian import factorize, linear_terms, log_share
 from unlearn_core.proxies.statistics import Moments
 
 RIDGE = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Discriminant:
+    """An LDA in single precision: a row z scores z @ linear + constant, of shapes (d, C) and (C,)."""
+
+    linear: NDArray[np.float32]
+    constant: NDArray[np.float32]
+
+    def right(self, z: NDArray[np.float32], labels: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """(n,) whether it gives rows their labels."""
+        return (z @ self.linear + self.constant).argmax(axis=1) == labels
+
+
+@functools.lru_cache(maxsize=4)
+def discriminant_of_all(total: Moments, ridge: float = RIDGE) -> Discriminant:
+    """Of D: the same for every request, so that it is prepared with the moments."""
+    return _discriminant(total, ridge)
 
 
 def kept_answers(
@@ -35,7 +56,8 @@ def kept_answers(
     left = total - _moments(z, labels, total)
     if left.n_rows == 0:
         return None
-    before, after = (_right(moments, z, labels, ridge) for moments in (total, left))
+    before = discriminant_of_all(total, ridge).right(z, labels)
+    after = _discriminant(left, ridge).right(z, labels)
     return float((before & after).sum() / before.sum()) if before.any() else None
 
 
@@ -47,9 +69,8 @@ def _moments(z: NDArray[np.float32], labels: NDArray[np.integer], total: Moments
     return Moments(total.reference, counts, *(moment.astype(np.float64) for moment in (sums, squares, outer)))
 
 
-def _right(moments: Moments, z: NDArray[np.float32], labels: NDArray[np.integer], ridge: float) -> NDArray[np.bool_]:
-    """(n,) whether the LDA of these moments is right."""
+def _discriminant(moments: Moments, ridge: float) -> Discriminant:
     covariance = regularize(moments.scatter(), moments.n_rows, ridge, moments.mean_total_variance())
     linear, constant = linear_terms(moments.means(), factorize(covariance))
-    scores = z @ linear.astype(np.float32) + constant + log_share(moments.counts, moments.n_rows)
-    return scores.argmax(axis=1) == labels
+    constant = constant + log_share(moments.counts, moments.n_rows)
+    return Discriminant(linear.astype(np.float32), constant.astype(np.float32))

@@ -34,6 +34,7 @@ from unlearn_core.data.sketch import Sketch, semi_orthogonal, sketch, sketch_wid
 from unlearn_core.data.splits import scenario_mask
 from unlearn_core.data.weights import load_weights, save_safetensors
 from unlearn_core.grid import RESNET, LabelSpace, Scenario
+from unlearn_core.kept_answers import discriminant_of_all
 from unlearn_core.nets.make import stored_network
 from unlearn_core.nets.resnet import ResNetStack
 from unlearn_core.nets.stack import State
@@ -139,7 +140,8 @@ def _assessed(step: Step, cell: Cell, problem: Problem) -> dict[str, Json]:
 
     arch = step.config["arch"]
     crossfit, watch = problem.prepare(CROSSFIT, arch), Stopwatch()
-    compared_with, _ = view_retained(problem, cell.forget, crossfit), problem.moments  # prepared, whoever asks
+    compared_with = view_retained(problem, cell.forget, crossfit)
+    discriminant_of_all(problem.moments)  # prepared, whoever asks
     with watch.running():
         found = assess(problem, cell.forget, crossfit, compared_with, hidden_layers(arch), cell.seed)
     kept = problem.kept_answers(cell.forget) if found.kept is None else found.kept

@@ -11,7 +11,7 @@ from unlearn_core.problem import problem_of
 from unlearn_core.request_kind import RequestKind
 
 RNG = np.random.default_rng(3)
-N, DIM = 4000, 5
+N, DIM = 10_000, 5
 CENTRES = np.array([[0, 0], [0, 4], [4, 0], [4, 4]])
 CLUSTER = RNG.integers(0, 4, N)
 FEATURES = RNG.normal(size=(N, DIM)) + np.pad(CENTRES, ((0, 0), (0, DIM - 2)))[CLUSTER]
@@ -45,6 +45,21 @@ def test_rows_drawn_at_random_are_like_retained_ones_at_the_stated_level():
     kinds = [assessed(among(np.ones(N), n, seed)).verdict.kind for n in (1, 30, 300) for seed in range(20)]
     assert set(kinds) <= {RequestKind.EXCHANGEABLE, RequestKind.GROUP}
     assert kinds.count(RequestKind.GROUP) < 9
+
+
+def test_of_many_records_a_thousand_are_compared_at_the_same_level():
+    """Of 40 requests about 2 are taken for groups at a level of 5 %; 7 or more have a chance of 0.3 %."""
+    found = [assessed(among(np.ones(N), 1500, seed)).verdict for seed in range(40)]
+    assert [verdict.kind for verdict in found].count(RequestKind.GROUP) < 7
+    assert all("1000 of the 1500 were compared" in verdict.why for verdict in found)
+
+
+def test_class_shares_that_differ_beyond_doubt_are_compared_within_classes():
+    """One permutation in a thousand is less than a fifth of the level: whatever other tests say, shares are rejected."""
+    found = assessed(among(LABELS == 1, 200, 0)).verdict
+    assert found.kind is RequestKind.EXCHANGEABLE
+    assert found.within_classes
+    assert "class shares" not in {test.name for test in found.tests}
 
 
 @pytest.mark.parametrize("count", [50, 300])
