@@ -58,6 +58,12 @@ STEP_ENDS = 0.015
 """From this share on training from a part of the model is closer on scattered rows than a Newton step alone, with one hidden
 layer, where ``newton-crossfit`` takes more: 0.116 / 0.090 at 1 %, 0.083 / 0.060 at 3 %, and 0.116 / 0.038 for the step.
 Deeper heads train as soon as they can, linear ones never."""
+MANY_RECORDS = 0.05
+"""The share of D from which on scattered records are many to a linear head: a step errs by more the more it takes away."""
+STEP_ON_MANY_ENDS = 0.06
+"""From this share of a retrain on a linear head trains on hard rows in the place of a step on so many: of 3000 and 8000
+records 0.0066 / 0.0068 and 0.0079 / 0.0081 at 6 %, for the step 0.0100 / 0.0051 and 0.016 / 0.012. Of 100 and 1000 the step
+is closer at every cost."""
 TEACHING_ENDS = {1: 0.08, 2: 0.02}
 """From this share on ``short-warm`` is about as close on scattered rows as ``newton-crossfit``, by hidden layers: 0.067 to
 0.076 at 10 %, 0.057 to 0.077; with two 0.11 to 0.13 at 3 %, 0.15."""
@@ -173,6 +179,7 @@ def choose_within(
     kept: float | None = None,
     deep: bool = False,
     records: int | None = None,
+    share: float | None = None,
 ) -> BudgetChoice | None:
     """The method for a kind of request; None if the kind is unknown: then proxies are weighed instead.
 
@@ -181,7 +188,7 @@ def choose_within(
         budget: a share of the retrain's cost.
         kept: the share of right answers on the records that a model without them keeps (``kept_answers``), if it is known.
         deep: whether the network was trained end to end, and is no head on features.
-        records: how many there are, if it is known.
+        records: how many there are, if it is known, and ``share`` of all rows.
     """
     if kind is RequestKind.UNKNOWN:
         return None
@@ -195,7 +202,8 @@ def choose_within(
     if kind is RequestKind.GROUP:
         return _for_group(hidden, budget, costs, kept)
     too_few = hidden > 1 and records is not None and records < FEW_TO_TEACH
-    return _for_scattered(hidden, budget, replace(costs, taught=None) if too_few else costs)
+    many = hidden == 0 and share is not None and share >= MANY_RECORDS
+    return _for_scattered(hidden, budget, replace(costs, taught=None) if too_few else costs, many)
 
 
 def _for_deep(kind: RequestKind, budget: float, costs: Costs) -> BudgetChoice:
@@ -245,7 +253,7 @@ def _for_group(hidden: int, budget: float, costs: Costs, kept: float | None) -> 
     return _cut_short(hidden, budget, why, more)
 
 
-def _for_scattered(hidden: int, budget: float, costs: Costs) -> BudgetChoice:
+def _for_scattered(hidden: int, budget: float, costs: Costs, many: bool) -> BudgetChoice:
     alike = "the records could as well have been held out"
     warm = f"{alike}, so that training from a part of the model forgets them"
     teaching_ends = math.inf if hidden == 0 else max(LASTING_WARM * costs.least_warm, TEACHING_ENDS[min(hidden, 2)])
@@ -258,12 +266,17 @@ def _for_scattered(hidden: int, budget: float, costs: Costs) -> BudgetChoice:
     if hidden and costs.taught is not None:
         later = f"{NEWTON_CROSSFIT}, from {costs.taught:.1%} on"
     later = costs.more_buys(later)
-    step_ends = {0: math.inf, 1: max(costs.least_warm, STEP_ENDS)}.get(hidden, costs.least_warm)
+    earliest = {0: STEP_ON_MANY_ENDS if many else math.inf, 1: STEP_ENDS}.get(hidden, 0.0)
+    step_ends = max(costs.least_warm, earliest)
     if _affordable(costs.step, budget) and budget < step_ends:
+        if many and math.isfinite(step_ends):
+            later = f"{SHORT_HARD_LINEAR}, from {step_ends:.1%} on"
         return BudgetChoice(NEWTON, f"{alike}, and one step leaves all else alone", SHORT_SMALL, later)
     dear = (
         f"; a Newton step on so many records takes {costs.step:.1%} of a retrain" if hidden < 2 and costs.step else ""
     )
+    if many and _affordable(costs.step, budget):
+        dear = "; a Newton step on so many records errs by more"
     if budget >= costs.least_warm:
         return BudgetChoice(SHORT_HARD_WARM if hidden else SHORT_HARD_LINEAR, warm + dear, NEWTON, later)
     return _cut_short(hidden, budget, alike + dear, costs.more_buys(MORE_TRAINING), NEWTON)

@@ -98,6 +98,26 @@ def test_few_records_are_not_taught_to_deeper_heads(hidden, records, expected):
     )
 
 
+@pytest.mark.parametrize(
+    ("budget", "records", "expected"),
+    [
+        (0.03, 3000, "newton"),
+        (0.059, 3000, "newton"),
+        (0.06, 3000, "short-hard-linear"),
+        (0.1, 3000, "short-hard-linear"),
+        (0.1, 1000, "newton"),
+    ],
+)
+def test_a_linear_head_that_loses_many_scattered_rows_trains_once_that_is_closer_than_a_step(budget, records, expected):
+    choice = choose_within(SCATTERED, 0, budget, Costs(0.02), records=records, share=records / 50_000)
+    assert choice is not None
+    assert choice.method == expected
+    assert ("short-hard-linear, from 6.0% on" in choice.more) == (records == 3000 and budget < 0.06)
+    anyway = choose_within(SCATTERED, 0, budget, Costs(0.02, least_warm=math.inf), records=records, share=0.06)
+    assert anyway is not None
+    assert anyway.method == "newton", "nothing can be trained anew"
+
+
 def test_scattered_rows_get_an_edit_if_no_network_can_be_trained_anew():
     for hidden in (0, 1, 2):
         for budget in (0.001, 0.005, 0.01, 0.1):
