@@ -149,26 +149,36 @@ def newton_step(
         inputs: of those rows only.
         n_train: how many rows the curvature stands for: all of D, or what is left of it after ``without``.
     """
-    constants = constants or NewtonConstants()
+    return newton_steps(net, member, curvature, inputs, labels, n_train)(constants or NewtonConstants())
+
+
+def newton_steps(
+    net: NetworkStack, member: int, curvature: Curvature, inputs: torch.Tensor, labels: torch.Tensor, n_train: int
+) -> Callable[[NewtonConstants], NetworkStack]:
+    """``newton_step`` for one request and any constants: the rows' gradient, most of the work, is taken once."""
     module, read = _plain(net, member)
     keys = {name: _weights(module, name) for name in curvature.layers}
     parameters = {key: module.get_parameter(key) for parts in keys.values() for key in parts.values()}
     gradient = _summed_gradient(module, parameters, lambda rows: read(inputs[rows]), labels)
-    state = net.state(member)
-    for name, layer in curvature.layers.items():
-        weight = gradient[keys[name]["weight"]]
-        flat = weight.flatten(1)
-        if "bias" in keys[name]:
-            flat = torch.cat([flat, gradient[keys[name]["bias"]][:, None]], 1)
-        inward, outward = (torch.from_numpy(part).to(flat) for part in (layer.inputs, layer.outputs))
-        curved = torch.from_numpy(layer.moments / len(curvature.rows) + constants.damping).to(flat)
-        moved = outward @ ((outward.T @ flat @ inward) / curved) @ inward.T
-        moved = (moved * (constants.scale / n_train)).cpu()
-        width = flat.shape[1] - ("bias" in keys[name])
-        for part, shift in (("weight", moved[:, :width].reshape(weight.shape)), ("bias", moved[:, -1])):
-            if part in keys[name]:
-                state[keys[name][part]] += shift.to(state[keys[name][part]].dtype)
-    return with_state(net, state)
+
+    def step(constants: NewtonConstants) -> NetworkStack:
+        state = net.state(member)
+        for name, layer in curvature.layers.items():
+            weight = gradient[keys[name]["weight"]]
+            flat = weight.flatten(1)
+            if "bias" in keys[name]:
+                flat = torch.cat([flat, gradient[keys[name]["bias"]][:, None]], 1)
+            inward, outward = (torch.from_numpy(part).to(flat) for part in (layer.inputs, layer.outputs))
+            curved = torch.from_numpy(layer.moments / len(curvature.rows) + constants.damping).to(flat)
+            moved = outward @ ((outward.T @ flat @ inward) / curved) @ inward.T
+            moved = (moved * (constants.scale / n_train)).cpu()
+            width = flat.shape[1] - ("bias" in keys[name])
+            for part, shift in (("weight", moved[:, :width].reshape(weight.shape)), ("bias", moved[:, -1])):
+                if part in keys[name]:
+                    state[keys[name][part]] += shift.to(state[keys[name][part]].dtype)
+        return with_state(net, state)
+
+    return step
 
 
 def _summed_gradient(

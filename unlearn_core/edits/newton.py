@@ -77,23 +77,17 @@ def load(arrays: Mapping[str, NDArray]) -> Curvature:
 
 def step(request: EditRequest, constants: NewtonConstants) -> NetworkStack | None:
     """The step, with as much damping as leaves retained rows alone."""
-    from unlearn_core.curvature import newton_step
+    from unlearn_core.curvature import newton_steps
     from unlearn_core.preparations import CURVATURE
 
     damping = constants.damping
     spread = np.linspace(0, len(request.mask) - 1, min(len(request.mask), 2 * constants.retained)).astype(np.int64)
     retained = request.problem.train.take(spread[~request.mask[spread]][: constants.retained]).inputs
     before = [_log_posteriors(request.net, request.member, inputs) for inputs in (request.inputs, retained)]
+    labels, n_rows = request.records.label_tensor, request.problem.n_rows
+    take = newton_steps(request.net, request.member, request.prepared[CURVATURE], request.inputs, labels, n_rows)
     while damping <= constants.most_damping:
-        moved = newton_step(
-            request.net,
-            request.member,
-            request.prepared[CURVATURE],
-            request.inputs,
-            request.records.label_tensor,
-            request.problem.n_rows,
-            replace(constants, damping=damping),
-        )
+        moved = take(replace(constants, damping=damping))
         on_records, on_retained = (
             mean_kl(was, _log_posteriors(moved, 0, inputs))
             for was, inputs in zip(before, (request.inputs, retained), strict=True)
