@@ -91,8 +91,7 @@ def auto_choice(variant: TreeVariant, budget: float) -> BudgetChoice:
     hidden = hidden_layers(arch)
     answered = path if hidden == 0 else None  # it has no other answer
     records = entries[0]["n_forget"]
-    share, costs = records / (records + entries[0]["n_retain"]), Costs(step, taught, least, answered)
-    choice = choose_within(kind, hidden, budget, costs, known, deep, records, share)
+    choice = choose_within(kind, hidden, budget, Costs(step, taught, least, answered), known, deep, records)
     if choice is None:
         raise ValueError(f"{variant.name} is of no kind")
     return choice

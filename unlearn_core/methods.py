@@ -101,12 +101,28 @@ class BaselineMethod:
     """By preset, what a reader of its numbers has to know."""
     draws: DoubtConstants | None = None
     """How its passes draw rows by what models of the folds say of them; None: it asks no such models."""
+    step: newton.NewtonConstants | None = None
+    """The Newton step that it takes before it trains; None: it takes none."""
     family: Literal[Family.BASELINE] = Family.BASELINE
 
     @property
     def prepares(self) -> tuple[str, ...]:
         """What of ``preparations.PREPARATIONS`` it starts from."""
-        return () if self.draws is None else (CROSSFIT,)
+        given = ((CROSSFIT, self.draws), (CURVATURE, self.step))
+        return tuple(name for name, constants in given if constants is not None)
+
+    @property
+    def constants(self) -> DoubtConstants | StepThenRows | None:
+        """What its result depends on beside its recipe."""
+        return self.draws if self.step is None else StepThenRows(self.draws, self.step)
+
+
+@dataclass(frozen=True)
+class StepThenRows:
+    """The constants of a baseline that takes a Newton step first."""
+
+    draws: DoubtConstants | None
+    step: newton.NewtonConstants
 
 
 @dataclass(frozen=True)
@@ -159,9 +175,12 @@ def _baseline(
     return BaselineMethod(name, MappingProxyType(presets), in_paper, MappingProxyType(notes))
 
 
-def _cut_short(name: str, recipe: Recipe, draws: DoubtConstants | None = None) -> BaselineMethod:
+def _cut_short(
+    name: str, recipe: Recipe, draws: DoubtConstants | None = None, step: newton.NewtonConstants | None = None
+) -> BaselineMethod:
     """The same in every preset, and no method of the paper."""
-    return BaselineMethod(name, MappingProxyType(dict.fromkeys(PRESETS, recipe)), paper=False, draws=draws)
+    presets = MappingProxyType(dict.fromkeys(PRESETS, recipe))
+    return BaselineMethod(name, presets, paper=False, draws=draws, step=step)
 
 
 def _table(*lines: Method) -> Mapping[str, Method]:
@@ -265,6 +284,9 @@ TABLE: Mapping[str, Method] = _table(
     _cut_short("short-hard-warm", short.HARD_WARM, DoubtConstants()),
     _cut_short("short-hard-group", short.HARD_GROUP, DoubtConstants()),
     _cut_short("short-hard-linear", short.HARD_LINEAR, DoubtConstants()),
+    _cut_short("short-hard-slow", short.HARD_SLOW, DoubtConstants()),
+    _cut_short("short-hard-near", short.HARD_NEAR, DoubtConstants()),
+    _cut_short("newton-hard", short.HARD_FROM_STEP, DoubtConstants(), newton.NewtonConstants()),
 )
 
 

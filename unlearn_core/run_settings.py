@@ -169,8 +169,8 @@ def _in_float32(method: str, arch: str, settings: RunSettings) -> WhatIsRun:
         how = tuned.put("optimization", untuned)
         if how != untuned:
             recipe = replace(recipe, optimization=how)
-        draws = tuned.put("constants", line.draws)
-        return WhatIsRun({"preset": settings.preset}, how, recipe, constants=draws, tuned=settings.tuned)
+        constants = tuned.put("constants", line.constants)
+        return WhatIsRun({"preset": settings.preset}, how, recipe, constants=constants, tuned=settings.tuned)
     constants, own = tuned.put("constants", line.constants), unlearning_optimization(arch)
     how = tuned.put("optimization", replace(own, lr=line.rate * own.lr))
     if line.family is Family.EDIT:

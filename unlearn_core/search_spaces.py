@@ -7,7 +7,7 @@ starts from) is in none. A method that is not named here is tuned by what all of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -138,7 +138,18 @@ SPACES: Mapping[str, SearchSpace] = MappingProxyType(
         ),
         "short-warm": SearchSpace(_WARM),
         "short-hard": SearchSpace((*_SHORT, *_DRAWS)),
-        **dict.fromkeys(("short-hard-warm", "short-hard-group", "short-hard-linear"), SearchSpace((*_WARM, *_DRAWS))),
+        **dict.fromkeys(
+            ("short-hard-warm", "short-hard-group", "short-hard-linear", "short-hard-slow", "short-hard-near"),
+            SearchSpace((*_WARM, *_DRAWS)),
+        ),
+        "newton-hard": SearchSpace(
+            (
+                _rate(0.1, 10.0, "recipe.rate"),
+                _LAST_RATE,
+                *(replace(p, paths=tuple(f"constants.draws.{p.name}" for _ in p.paths)) for p in _DRAWS),
+                Parameter("damping", ("constants.step.damping",), 1e-8, 1e-3, log=True),
+            )
+        ),
         **dict.fromkeys(("lda", "qda", "lda-mix", "qda-mix", "lda-2c"), SearchSpace(_GAUSSIAN)),
         "probe": SearchSpace(
             (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,9 @@ from unlearn_core import methods
 from unlearn_core.audit.divergence import log_probabilities
 from unlearn_core.audit.scoring import Scorer
 from unlearn_core.clock import Stopwatch
-from unlearn_core.doubt import DoubtConstants, chances
+from unlearn_core.doubt import chances
+from unlearn_core.edits import newton
+from unlearn_core.edits.newton import NewtonConstants
 from unlearn_core.edits.request import EditRequest
 from unlearn_core.finalize import Lesson, distil, distil_until_done, least_squares
 from unlearn_core.methods import BaselineMethod, EditMethod, Family, ProxyMethod
@@ -96,8 +98,9 @@ def _run_baseline(
     if recipe is None or run.optimization is None:
         raise ValueError(f"{line.name} is a baseline without a recipe")
     epochs: list[list[EpochMetrics]] = [[] for _ in reference.cells]
-    draws: DoubtConstants | None = run.constants
-    folds, preparation = reference.prepared(None if draws is None else CROSSFIT, 0)
+    draws, step = (run.constants, None) if line.step is None else (run.constants.draws, run.constants.step)
+    folds, _ = reference.prepared(None if draws is None else CROSSFIT, 0)
+    prepared = [_all_prepared(line, reference, k) for k in range(len(reference.cells))]
     seconds = 0.0
     for training in recipe.trainings:
         watch = Stopwatch(base.device)
@@ -114,7 +117,8 @@ def _run_baseline(
                 )
                 for cell, soft in zip(reference.cells, _teachers(line.name, recipe, reference), strict=True)
             ]
-            student = _start(line.name, recipe, reference)
+            stepped = base if step is None else _stepped(reference, step, [values for values, _ in prepared])
+            student = _start(line.name, recipe, reference, stepped)
             last = training.record_at[-1] if training.record_at else None
             history = _History(student, reference.scorers, [0.0] * len(members), watch, progress, last)
             train(student, rows.inputs, members, training, run.optimization, history.end_epoch)
@@ -122,7 +126,7 @@ def _run_baseline(
         for found, added in zip(epochs, history.members, strict=True):
             found += added
     return [
-        _method_record(line.name, found, seconds, reference.retrain.seconds[k], preparation_seconds=preparation)
+        _method_record(line.name, found, seconds, reference.retrain.seconds[k], preparation_seconds=prepared[k][1])
         for k, found in enumerate(epochs)
     ]
 
@@ -158,9 +162,18 @@ def _drawn(seeds: Sequence[int], reference: Reference, pretrained: State | None)
     )
 
 
-def _start(method: str, recipe: Recipe, reference: Reference) -> NetworkStack:
+def _stepped(reference: Reference, constants: NewtonConstants, prepared: Sequence[Mapping[str, Any]]) -> NetworkStack:
+    """Every cell's base after a Newton step away from its records, or as it is if no step leaves retained rows alone."""
+    base, states = reference.base.net, []
+    for k, cell in enumerate(reference.cells):
+        request = EditRequest(reference.problem, cell.forget, base, k, prepared[k], cell.seed)
+        moved = newton.step(request, constants)
+        states.append(base.state(k) if moved is None else moved.state(0))
+    return stored_network(reference.arch, states, base.device)
+
+
+def _start(method: str, recipe: Recipe, reference: Reference, base: NetworkStack) -> NetworkStack:
     """The network that a recipe trains: a copy of the base, or fresh weights with a share of the base's mixed in."""
-    base = reference.base.net
     if recipe.start is Start.BASE:
         return base.select(range(base.n_members))
     if recipe.start is Start.INITIAL:
@@ -196,8 +209,8 @@ def _run_edit(line: EditMethod, reference: Reference, run: WhatIsRun, progress: 
     return records
 
 
-def _all_prepared(line: EditMethod, reference: Reference, member: int) -> tuple[dict[str, Any], float]:
-    """What an edit starts from, by name, and the seconds that all of it took."""
+def _all_prepared(line: EditMethod | BaselineMethod, reference: Reference, member: int) -> tuple[dict[str, Any], float]:
+    """What a method starts from, by name, and the seconds that all of it took."""
     found = {name: reference.prepared(name, member) for name in line.prepares}
     return {name: value for name, (value, _) in found.items()}, sum(seconds for _, seconds in found.values())
 

@@ -29,6 +29,7 @@ NEWTON, TRUNCATE, NEWTON_CROSSFIT, NEWTON_LAST = "newton", "truncate", "newton-c
 SHORT, SHORT_SMALL, SHORT_WARM = "short", "short-small", "short-warm"
 SHORT_HARD, SHORT_HARD_WARM = "short-hard", "short-hard-warm"
 SHORT_HARD_GROUP, SHORT_HARD_LINEAR = "short-hard-group", "short-hard-linear"
+SHORT_HARD_SLOW, SHORT_HARD_NEAR, NEWTON_HARD = "short-hard-slow", "short-hard-near", "newton-hard"
 TRUNCATION_ENDS = 0.005
 """The share of a retrain from which on training comes closer to it for a class than shutting its output does, with one
 hidden layer: on the classes 1, 3 and 5 0.47 / 0.16 at 0.3 %, 0.31 / 0.10 at 1 %, 0.59 / 0.11 for ``truncate``. Linear heads
@@ -58,12 +59,12 @@ STEP_ENDS = 0.015
 """From this share on training from a part of the model is closer on scattered rows than a Newton step alone, with one hidden
 layer, where ``newton-crossfit`` takes more: 0.116 / 0.090 at 1 %, 0.083 / 0.060 at 3 %, and 0.116 / 0.038 for the step.
 Deeper heads train as soon as they can, linear ones never."""
-MANY_RECORDS = 0.05
-"""The share of D from which on scattered records are many to a linear head: a step errs by more the more it takes away."""
-STEP_ON_MANY_ENDS = 0.06
-"""From this share of a retrain on a linear head trains on hard rows in the place of a step on so many: of 3000 and 8000
-records 0.0066 / 0.0068 and 0.0079 / 0.0081 at 6 %, for the step 0.0100 / 0.0051 and 0.016 / 0.012. Of 100 and 1000 the step
-is closer at every cost."""
+LINEAR_STEP_ENDS = 0.02
+"""From this share on a linear head that has taken the step goes on from there on hard rows: of 100 and 1000 records 0.0025 /
+0.0020 and 0.0026 / 0.0023 at 3 %, 0.0038 / 0.0026 and 0.0039 / 0.0032 by the step alone, which many records refuse."""
+SLOW_STEPS_PAY = 0.08
+"""From this share on a group of a linear head is trained in smaller steps: on five groups 0.5 times the KL_f of
+``short-hard-linear`` at 10 %, 1.5 times at 6 %."""
 TEACHING_ENDS = {1: 0.08, 2: 0.02}
 """From this share on ``short-warm`` is about as close on scattered rows as ``newton-crossfit``, by hidden layers: 0.067 to
 0.076 at 10 %, 0.057 to 0.077; with two 0.11 to 0.13 at 3 %, 0.15."""
@@ -179,7 +180,6 @@ def choose_within(
     kept: float | None = None,
     deep: bool = False,
     records: int | None = None,
-    share: float | None = None,
 ) -> BudgetChoice | None:
     """The method for a kind of request; None if the kind is unknown: then proxies are weighed instead.
 
@@ -188,7 +188,7 @@ def choose_within(
         budget: a share of the retrain's cost.
         kept: the share of right answers on the records that a model without them keeps (``kept_answers``), if it is known.
         deep: whether the network was trained end to end, and is no head on features.
-        records: how many there are, if it is known, and ``share`` of all rows.
+        records: how many there are, if it is known.
     """
     if kind is RequestKind.UNKNOWN:
         return None
@@ -202,8 +202,7 @@ def choose_within(
     if kind is RequestKind.GROUP:
         return _for_group(hidden, budget, costs, kept)
     too_few = hidden > 1 and records is not None and records < FEW_TO_TEACH
-    many = hidden == 0 and share is not None and share >= MANY_RECORDS
-    return _for_scattered(hidden, budget, replace(costs, taught=None) if too_few else costs, many)
+    return _for_scattered(hidden, budget, replace(costs, taught=None) if too_few else costs)
 
 
 def _for_deep(kind: RequestKind, budget: float, costs: Costs) -> BudgetChoice:
@@ -225,7 +224,7 @@ def _for_deep(kind: RequestKind, budget: float, costs: Costs) -> BudgetChoice:
 
 def _for_class(hidden: int, budget: float, costs: Costs) -> BudgetChoice:
     training_pays = max(costs.least_warm, TRUNCATION_ENDS) if hidden == 1 else costs.least_warm
-    warm = SHORT_HARD_WARM if hidden else SHORT_HARD_LINEAR
+    warm = SHORT_HARD_WARM if hidden else SHORT_HARD_NEAR
     if budget >= HARD_CLASS_ENDS.get(hidden, math.inf):
         warm = SHORT_WARM
     if budget >= training_pays:
@@ -244,7 +243,8 @@ def _for_group(hidden: int, budget: float, costs: Costs, kept: float | None) -> 
     if budget < costs.least_warm:
         return _cut_short(hidden, budget, why, more)
     if hidden == 0:  # it remembers less, and what it remembers large steps undo
-        return BudgetChoice(SHORT_HARD_LINEAR, why, SHORT_SMALL, more)
+        linear = SHORT_HARD_LINEAR if budget < SLOW_STEPS_PAY else SHORT_HARD_SLOW
+        return BudgetChoice(linear, why, SHORT_SMALL, more)
     if known and budget < WARM_GROUP_ENDS[min(hidden, 2)]:
         return BudgetChoice(SHORT_HARD_GROUP, why, SHORT_HARD, more)
     begins, ends = (0.0, HARD_ENDS[min(hidden, 2)]) if known else HARD_ALONE[min(hidden, 2)]
@@ -253,7 +253,7 @@ def _for_group(hidden: int, budget: float, costs: Costs, kept: float | None) -> 
     return _cut_short(hidden, budget, why, more)
 
 
-def _for_scattered(hidden: int, budget: float, costs: Costs, many: bool) -> BudgetChoice:
+def _for_scattered(hidden: int, budget: float, costs: Costs) -> BudgetChoice:
     alike = "the records could as well have been held out"
     warm = f"{alike}, so that training from a part of the model forgets them"
     teaching_ends = math.inf if hidden == 0 else max(LASTING_WARM * costs.least_warm, TEACHING_ENDS[min(hidden, 2)])
@@ -266,19 +266,21 @@ def _for_scattered(hidden: int, budget: float, costs: Costs, many: bool) -> Budg
     if hidden and costs.taught is not None:
         later = f"{NEWTON_CROSSFIT}, from {costs.taught:.1%} on"
     later = costs.more_buys(later)
-    earliest = {0: STEP_ON_MANY_ENDS if many else math.inf, 1: STEP_ENDS}.get(hidden, 0.0)
-    step_ends = max(costs.least_warm, earliest)
+    least = costs.least_warm if hidden else LASTING_WARM * costs.least_warm
+    step_ends = max(least, {0: LINEAR_STEP_ENDS, 1: STEP_ENDS}.get(hidden, 0.0))
+    onwards = NEWTON_HARD if hidden == 0 else SHORT_HARD_WARM
     if _affordable(costs.step, budget) and budget < step_ends:
-        if many and math.isfinite(step_ends):
-            later = f"{SHORT_HARD_LINEAR}, from {step_ends:.1%} on"
+        if hidden == 0 and step_ends < 1:
+            later = f"{onwards}, from {step_ends:.1%} on"
         return BudgetChoice(NEWTON, f"{alike}, and one step leaves all else alone", SHORT_SMALL, later)
+    if hidden == 0 and _affordable(costs.step, budget):
+        why = f"{alike}: one step, and from there training on what is left"
+        return BudgetChoice(onwards, why, NEWTON, later)
     dear = (
         f"; a Newton step on so many records takes {costs.step:.1%} of a retrain" if hidden < 2 and costs.step else ""
     )
-    if many and _affordable(costs.step, budget):
-        dear = "; a Newton step on so many records errs by more"
     if budget >= costs.least_warm:
-        return BudgetChoice(SHORT_HARD_WARM if hidden else SHORT_HARD_LINEAR, warm + dear, NEWTON, later)
+        return BudgetChoice(SHORT_HARD_WARM if hidden else SHORT_HARD_NEAR, warm + dear, NEWTON, later)
     return _cut_short(hidden, budget, alike + dear, costs.more_buys(MORE_TRAINING), NEWTON)
 
 

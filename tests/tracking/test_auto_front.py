@@ -29,8 +29,8 @@ STEP = 0.007
         (CLASS, 1, 0.1, None, "short-hard-warm"),
         (CLASS, 2, 0.003, None, "short-hard-warm"),
         (CLASS, 2, 0.1, None, "short-warm"),
-        (CLASS, 0, 0.003, None, "short-hard-linear"),
-        (CLASS, 0, 0.03, None, "short-hard-linear"),
+        (CLASS, 0, 0.003, None, "short-hard-near"),
+        (CLASS, 0, 0.03, None, "short-hard-near"),
         (SCATTERED, 1, 0.01, STEP, "newton"),
         (SCATTERED, 1, 0.05, STEP, "short-hard-warm"),
         (SCATTERED, 1, 0.1, STEP, "short-warm"),
@@ -38,10 +38,10 @@ STEP = 0.007
         (SCATTERED, 2, 0.01, STEP, "short-hard-warm"),
         (SCATTERED, 2, 0.1, STEP, "short-warm"),
         (SCATTERED, 0, 0.01, STEP, "newton"),
-        (SCATTERED, 0, 0.003, STEP, "short-hard-linear"),
-        (SCATTERED, 0, 0.1, STEP, "newton"),
+        (SCATTERED, 0, 0.003, STEP, "short-hard-near"),
+        (SCATTERED, 0, 0.1, STEP, "newton-hard"),
         (GROUP, 0, 0.003, STEP, "short-hard-linear"),
-        (GROUP, 0, 0.1, STEP, "short-hard-linear"),
+        (GROUP, 0, 0.1, STEP, "short-hard-slow"),
         (GROUP, 1, 0.003, STEP, "short-small"),
         (GROUP, 1, 0.06, None, "short-hard"),
         (GROUP, 1, 0.1, None, "short"),
@@ -99,23 +99,25 @@ def test_few_records_are_not_taught_to_deeper_heads(hidden, records, expected):
 
 
 @pytest.mark.parametrize(
-    ("budget", "records", "expected"),
+    ("kind", "budget", "expected"),
     [
-        (0.03, 3000, "newton"),
-        (0.059, 3000, "newton"),
-        (0.06, 3000, "short-hard-linear"),
-        (0.1, 3000, "short-hard-linear"),
-        (0.1, 1000, "newton"),
+        (SCATTERED, 0.019, "newton"),
+        (SCATTERED, 0.02, "newton-hard"),
+        (SCATTERED, 0.1, "newton-hard"),
+        (GROUP, 0.079, "short-hard-linear"),
+        (GROUP, 0.08, "short-hard-slow"),
+        (CLASS, 0.01, "short-hard-near"),
+        (CLASS, 0.1, "short-hard-near"),
     ],
 )
-def test_a_linear_head_that_loses_many_scattered_rows_trains_once_that_is_closer_than_a_step(budget, records, expected):
-    choice = choose_within(SCATTERED, 0, budget, Costs(0.02), records=records, share=records / 50_000)
+def test_what_a_linear_head_gets_below_the_cost_of_its_path(kind, budget, expected):
+    choice = choose_within(kind, 0, budget, Costs(0.003, least_warm=0.002, path=0.15))
     assert choice is not None
     assert choice.method == expected
-    assert ("short-hard-linear, from 6.0% on" in choice.more) == (records == 3000 and budget < 0.06)
-    anyway = choose_within(SCATTERED, 0, budget, Costs(0.02, least_warm=math.inf), records=records, share=0.06)
-    assert anyway is not None
-    assert anyway.method == "newton", "nothing can be trained anew"
+    assert choice.more.startswith("newton-hard, from 2.0% on" if expected == "newton" else "flow, from 15.0% on")
+    dear = choose_within(SCATTERED, 0, 0.05, Costs(0.06, least_warm=0.002))
+    assert dear is not None
+    assert dear.method == "short-hard-near", "a step that cannot be paid for is none to start from"
 
 
 def test_scattered_rows_get_an_edit_if_no_network_can_be_trained_anew():

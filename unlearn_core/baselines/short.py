@@ -19,6 +19,11 @@ records, which decide a little of which retained rows are looked at, and nothing
 classes 0.4 is closer than 0.3 at every cost. A group that the retained rows do not stand for is remembered by any share
 (``kept_answers``).
 
+A linear head has three more. ``short-hard-slow``, for groups, is ``short-hard-linear`` in smaller steps, which pays
+from 8 % of a retrain on. ``short-hard-near``, for classes, starts from more of the base: their output is fresh, and what
+the others remember is little. ``newton-hard``, for scattered rows, goes on from a Newton step, in small steps: what the step
+could not know of the retained rows, these say.
+
 ``short-same`` starts from the very weights that the base started from, and the retrain does. Who kept them, or the seed that
 they were drawn from, can; a request to somebody else's network cannot.
 """
@@ -58,3 +63,7 @@ HARD_WARM = replace(WARM, phases=HARD.phases, record_at=(0.07, 0.45, 1.4, 4.6))
 HARD_GROUP = replace(HARD_WARM, base_share=0.3, record_at=(0.07, 0.3, 0.9))
 # a linear head has no other minimum to fall into: larger steps lead there sooner
 HARD_LINEAR = replace(HARD_WARM, rate=9.0, record_at=(0.05, 0.35, 1.1, 3.6))
+# who trains for longer needs smaller steps, or follows single hard rows at the end
+HARD_SLOW = replace(HARD_LINEAR, rate=5.0, record_at=(2.2, 3.6))
+HARD_NEAR = replace(HARD_LINEAR, base_share=0.7, rate=6.0, record_at=(0.05, 0.35, 1.1, 2.2, 3.6))
+HARD_FROM_STEP = replace(HARD_LINEAR, base_share=1.0, rate=1.0, record_at=(0.35, 1.1, 2.2, 3.6))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from unlearn_core.clock import Stopwatch
 from unlearn_core.closeness import HeldoutPosteriors, class_weights, estimate_network
 from unlearn_core.crossfit import CrossFit
 from unlearn_core.doubt import chances
+from unlearn_core.edits import newton
 from unlearn_core.edits.flow_path import FLOW, FlowPath
 from unlearn_core.edits.request import EditRequest
 from unlearn_core.errors import BadInput
@@ -328,12 +330,7 @@ class OpenRequest:
         if net is None or line.family is not Family.EDIT:
             raise BadInput(f"{line.name} needs the network's weights; a black box takes a proxy and the finalizer none")
         watch, whole = Stopwatch(net.device), self.subject.all_rows
-        prepared = {
-            name: self.of_network.get(name, Given(whole, self.arch, net))
-            if PREPARATIONS[name].per is Per.NETWORK
-            else whole.prepare(name, self.arch)
-            for name in line.prepares
-        }
+        prepared = self._prepared_for(line.prepares, net)
         own = None if self.opened is None else self.opened.optimization
         how = None if own is None else replace(own, lr=line.rate * own.lr)
         rows = plan.forget
@@ -345,6 +342,16 @@ class OpenRequest:
         without = "it has no answer to this request; another --method may have one"
         ended = without if edited is None else line.done
         return Finalized(edited, ended, seconds=watch.seconds)
+
+    def _prepared_for(self, names: Sequence[str], net: NetworkStack) -> dict[str, Any]:
+        """By name, what was prepared of D or of the network, before the request or for it."""
+        whole = self.subject.all_rows
+        return {
+            name: self.of_network.get(name, Given(whole, self.arch, net))
+            if PREPARATIONS[name].per is Per.NETWORK
+            else whole.prepare(name, self.arch)
+            for name in names
+        }
 
     def _train_anew(self, plan: Plan) -> Finalized:
         """Train on what is left, from fresh weights and not for long: it reads all of D."""
@@ -366,20 +373,28 @@ class OpenRequest:
         lasts = min(max(lasts, least / steps), longest)
         recipe = recipe.lasting(lasts)
         fresh = self.blueprint.fresh(net, rows.inputs[:2], derive_seed(plan.settings.seed, line.name, "weights"))
-        weights = "fresh weights"
-        if recipe.base_share:
-            lost = self.subject.problem.lost_classes(plan.forget)
-            fresh = with_state(net, mixed(fresh, net, 0, recipe.base_share, lost))
-            weights += f" with {recipe.base_share:.0%} of the model's mixed in"
+        weights, prepared = "fresh weights", self._prepared_for(line.prepares, net)
+        watch = Stopwatch(net.device)
+        with watch.running():
+            moved = None
+            if line.step is not None:
+                asked = EditRequest(self.subject.problem, plan.forget, net, 0, prepared, plan.settings.seed)
+                moved = newton.step(asked, line.step)
+            if recipe.base_share:
+                lost = self.subject.problem.lost_classes(plan.forget)
+                fresh = with_state(net, mixed(fresh, moved or net, 0, recipe.base_share, lost))
+                weights += f" with {recipe.base_share:.0%} of the model's mixed in"
+        if recipe.base_share == 1:
+            weights = "where a Newton step leads" if moved is not None else "the model's weights"
         drawn, forget = None, torch.from_numpy(plan.forget_of_all)
         if line.draws is not None:
-            folds: CrossFit = self.subject.all_rows.prepare(CROSSFIT, self.arch)
-            drawn = torch.from_numpy(chances(folds.log_q, rows.labels, line.draws))
+            drawn = torch.from_numpy(chances(prepared[CROSSFIT].log_q, rows.labels, line.draws))
         member = Member(plan.settings.seed, "unlearn", rows.label_tensor, forget, chances=drawn)
         how = replace(how, lr=recipe.rate * how.lr)
         seconds = train(fresh, rows.inputs, [member], recipe, how, lambda *_: True)  # it ends where the recipe records
         fresh.use_batch_statistics(False)
-        return Finalized(fresh, f"{lasts:.3g} epochs on what is left, from {weights}", seconds=seconds)
+        ended = f"{lasts:.3g} epochs on what is left, from {weights}"
+        return Finalized(fresh, ended, seconds=watch.seconds + seconds)
 
     def record(self, outcome: Outcome, certificate: Certificate, key_file: Path | None = None) -> Ledger:
         """Enter the request into the ledger, signed if there is a key: from then on it counts."""

@@ -206,8 +206,7 @@ def make_plan(
     asked, why = settings.proxy, "asked for by name"
     if asked == AUTO and verdict is not None and settings.finalizer == "kl":
         deep, records = arch in RESNETS, int(forget.sum())
-        share, hidden = records / subject.problem.n_rows, hidden_layers(arch)
-        fitting = choose_within(verdict.kind, hidden, settings.budget, costs, kept, deep, records, share)
+        fitting = choose_within(verdict.kind, hidden_layers(arch), settings.budget, costs, kept, deep, records)
         if fitting is not None and (fitting.method not in methods.cut_short() or can_train_anew):
             asked = fitting.method
             why = (
