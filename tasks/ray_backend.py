@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import pkgutil
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -235,16 +236,26 @@ def ray_workers(
             backend.close()
 
 
-class RayActor:
-    """An object of any class in an actor on the driver's own node, where its files are."""
+class Named:
+    """An object of a class that is loaded where the object lives: a driver need not wait for what it never calls."""
 
-    def __init__(self, cls: type, *arguments: Any) -> None:
+    def __init__(self, name: str, *arguments: Any) -> None:
+        self._object: Any = pkgutil.resolve_name(name)(*arguments)
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        return getattr(self._object, method)(*arguments)
+
+
+class RayActor:
+    """An object of any class, by its ``module:name``, in an actor on the driver's own node, where its files are."""
+
+    def __init__(self, name: str, *arguments: Any) -> None:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self._actor: Any = ray.remote(cls).options(num_cpus=0, scheduling_strategy=here).remote(*arguments)
+        self._actor: Any = ray.remote(Named).options(num_cpus=0, scheduling_strategy=here).remote(name, *arguments)
 
     def call(self, method: str, *arguments: Any) -> RayAnswer:
         """Queue a call and return at once."""
-        return RayAnswer(getattr(self._actor, method).remote(*arguments))
+        return RayAnswer(self._actor.call.remote(method, *arguments))
 
     def close(self) -> None:
         ray.kill(self._actor)

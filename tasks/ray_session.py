@@ -71,7 +71,6 @@ def _start_local() -> Watch:
         "include_dashboard": False,
         "object_store_memory": 200 * 2**20,
         "_node_ip_address": "127.0.0.1",
-        "runtime_env": {"env_vars": {"PYTHONPATH": _source_root()}},
     }
     logs = "/tmp/ray/session_latest/logs"
     problem = (
@@ -81,7 +80,8 @@ def _start_local() -> Watch:
     clusters = ray_constants.ENABLE_RAY_CLUSTER
     ray_constants.ENABLE_RAY_CLUSTER = False  # otherwise 127.0.0.1 is replaced by an address that others reach
     try:
-        return _init(START_SECONDS, problem, Servers().lost, "local", **options)
+        with _source_on_path():
+            return _init(START_SECONDS, problem, Servers().lost, "local", **options)
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = clusters
 
@@ -324,7 +324,20 @@ def _end_now(problem: str) -> None:
     os._exit(EXIT_REFUSED)
 
 
-def _source_root() -> str:
-    """So that local workers import this checkout wherever the command was started."""
+@contextlib.contextmanager
+def _source_on_path() -> Iterator[None]:
+    """So that local workers import this checkout wherever the command was started.
+
+    They inherit it. As Ray's ``runtime_env`` it would reach them seconds later: an agent sets that up, and the workers that
+    Ray has started meanwhile, without it, are of no use.
+    """
+    before = os.environ.get("PYTHONPATH")
     root = str(Path(__file__).resolve().parent.parent)
-    return os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [before])])
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before

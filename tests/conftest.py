@@ -11,19 +11,19 @@ os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
 import shutil
 import signal
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-
-torch.set_num_threads(1)
 
 pytest_plugins = ["tests.limits"]
 
@@ -36,6 +36,9 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests first, so that no process is left alone with one at the end."""
+    import torch  # here, where tests will run: the process that hands them out to others need not load it
+
+    torch.set_num_threads(1)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 
@@ -63,6 +66,39 @@ def data() -> GaussianData:
     forget[1] = True  # one row of class 1, so that a class loses very little
     logits = 3.0 * np.eye(3)[y] + rng.normal(size=(n, 3))
     return GaussianData(x, y, forget, logits)
+
+
+@pytest.fixture(scope="session")
+def new_databases_are_copies(tmp_path_factory) -> Iterator[None]:
+    """MLflow makes a database by some fifty migrations, which take seconds: here it does so once for all test processes."""
+    import sqlalchemy
+
+    from tracking.mlflow_tracker import quiet_migration
+
+    with quiet_migration():
+        from mlflow.store.db import utils
+    own = tmp_path_factory.getbasetemp()  # of a process of several: the folder above is of all of them, and of this run
+    template = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "migrated.db"
+    migrate = utils._initialize_tables
+
+    def initialize(engine: sqlalchemy.Engine) -> None:
+        file, tables = engine.url.database, sqlalchemy.inspect(engine).get_table_names()
+        if engine.dialect.name != "sqlite" or file is None or tables:
+            migrate(engine)
+        elif template.exists():
+            copy(template, file)
+        else:
+            migrate(engine)
+            copy(file, whole := own / "migrated.db.new")
+            whole.replace(template)  # at once, for another process may look
+
+    def copy(source: str | Path, to: str | Path) -> None:
+        with closing(sqlite3.connect(source)) as full, closing(sqlite3.connect(to)) as empty:
+            full.backup(empty)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utils, "_initialize_tables", initialize)
+        yield
 
 
 CHROMIUM_ARGS = [

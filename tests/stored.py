@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.store import DONE
 
-MEASURED = ("seconds", "rte", "cost", "preparation", "proxy_seconds")
+MEASURED = ("seconds", "rte", "cost", "preparation", "proxy_seconds", "assessment_seconds")
 
 
 def without_seconds(value: Any) -> Any:

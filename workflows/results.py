@@ -210,19 +210,19 @@ class Recorder:
 
     def _start_tracker(self) -> LocalActor | RayActor:
         self.layout.heartbeat.unlink(missing_ok=True)  # of another writer; before MLflow is loaded, which takes seconds
-        from tracking.mlflow_tracker import MlflowTracker
-
         arguments = (
             self.uri,
             self.layout.experiment,
             _artifacts(self.layout, self.uri),
             self.layout.heartbeat.absolute(),
         )
-        if not self._on_ray:
-            return LocalActor(MlflowTracker, *arguments)
-        from tasks.ray_backend import RayActor
+        if self._on_ray:
+            from tasks.ray_backend import RayActor
 
-        return RayActor(MlflowTracker, *arguments)
+            return RayActor("tracking.mlflow_tracker:MlflowTracker", *arguments)
+        from tracking.mlflow_tracker import MlflowTracker
+
+        return LocalActor(MlflowTracker, *arguments)
 
 
 def _known_cells(layout: Layout) -> dict[str, list[str]]:

@@ -280,7 +280,7 @@ def test_a_convolutional_module_with_features_from_a_layer(conv, layer):
         "lda",
         features_from=layer,
         heldout=HELDOUT,
-        stopping=Stopping(epochs=15),
+        stopping=Stopping(epochs=5),
     )
     seen = []
     module = conv.get_submodule("out" if layer == "penultimate" else layer)

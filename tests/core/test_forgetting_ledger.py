@@ -64,7 +64,7 @@ def test_ten_requests_of_fifty_end_with_the_proxies_of_one_of_five_hundred(net, 
 
 def test_a_network_goes_on_from_the_last_request_and_a_record_counts_once(net, tmp_path):
     threes = np.flatnonzero(DIGITS.train_y == 3)
-    quick = Stopping(epochs=30)
+    quick = Stopping(epochs=12)
     asked = {"features": DIGITS.train_x, "labels": DIGITS.train_y, "proxy": "lda", "stopping": quick}
     ask = {**asked, "ledger": tmp_path / "ledger"}
     first = forget(net, forget_ids=threes[:60], **ask)

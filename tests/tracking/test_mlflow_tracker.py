@@ -133,8 +133,8 @@ def content(client: MlflowClient) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def empty(tmp_path_factory) -> Path:
-    """A migrated database without an experiment of ours, to be copied: migrating takes seconds."""
+def empty(tmp_path_factory, new_databases_are_copies: None) -> Path:
+    """A migrated database without an experiment of ours, to be copied."""
     folder = tmp_path_factory.mktemp("empty")
     MlflowTracker(default_tracking_uri(folder), "template")
     return folder / "mlflow.db"

@@ -59,7 +59,7 @@ def cell(seed: int) -> TrackedCell:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory, new_databases_are_copies: None) -> Path:
     """Two seeds of one variant."""
     folder = tmp_path_factory.mktemp("ui")
     tracker = MlflowTracker(default_tracking_uri(folder), "grid", folder / "artifacts")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,33 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.fixture(scope="session", autouse=True)
-def new_databases_are_copies(tmp_path_factory) -> Iterator[None]:
-    """MLflow makes a database by some fifty migrations, which take seconds: in this process it does so once."""
-    import sqlalchemy
-
-    from tracking.mlflow_tracker import quiet_migration
-
-    with quiet_migration():
-        from mlflow.store.db import utils
-    template, migrate = tmp_path_factory.mktemp("template") / "mlflow.db", utils._initialize_tables
-
-    def initialize(engine: sqlalchemy.Engine) -> None:
-        file, tables = engine.url.database, sqlalchemy.inspect(engine).get_table_names()
-        if engine.dialect.name != "sqlite" or file is None or tables:
-            migrate(engine)
-        elif template.exists():
-            copy(template, file)
-        else:
-            migrate(engine)
-            copy(file, template)
-
-    def copy(source: str | Path, to: str | Path) -> None:
-        with closing(sqlite3.connect(source)) as full, closing(sqlite3.connect(to)) as empty:
-            full.backup(empty)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(utils, "_initialize_tables", initialize)
-        yield
+def databases(new_databases_are_copies: None) -> None:
+    """Commands make one wherever they track."""
 
 
 @pytest.fixture(scope="session")

@@ -82,7 +82,7 @@ def test_a_job_stopped_in_the_middle_of_its_steps_says_so_and_submitted_again_ru
     grid = (
         "python", "-m", "workflows", "grid", "--address", "auto", "--out", out, "--dataset", "digits",
         "--arch", "linear", "--scenario", "class", "--key", "0,1,2,3", "--seeds", "0,42", "--methods", "lda-2c,ga",
-        "--epochs", "50", "--no-tracking",
+        "--epochs", "50", "--no-tracking", "--workers", "1",
     )  # fmt: skip
     named = [BIN / "ray", "job", "submit", "--address", head.address, "--submission-id", "first"]
     with running([*named, "--working-dir", ROOT, "--", *grid], environment=head.environment) as first:

@@ -71,7 +71,7 @@ def test_a_local_ray_listens_on_loopback_only_and_a_driver_that_lost_it_ends_and
 ):
     out = tmp_path / "grid"
     # it must not have ended before its raylet is killed, on a busy machine either
-    long = (*("0" if word == "0,1,2,3" else word for word in GRID), "--epochs", "1000")
+    long = (*("0" if word == "0,1,2,3" else word for word in GRID), "--epochs", "300")
     command = [sys.executable, "-m", "workflows", "grid", *long, "--out", out, "--workers", "2"]
     with running(command, environment=ray_environment) as driver:
         wait_until(lambda: driver.started("ray::Worker"), "a worker", driver)
@@ -186,7 +186,7 @@ def test_a_forgotten_token_is_told(tmp_path, ray_environment):
     script = (
         "import sys; from ray.cluster_utils import Cluster\n"
         "c = Cluster(initialize_head=True, head_node_args={'num_cpus': 1, 'include_dashboard': False,"
-        " 'object_store_memory': 100 * 2**20})\n"
+        " 'include_log_monitor': False, 'no_monitor': True, 'object_store_memory': 100 * 2**20})\n"
         "print(c.address, flush=True); sys.stdin.read(); c.shutdown()\n"
     )
     guarded = {**ray_environment, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "ab" * 16}

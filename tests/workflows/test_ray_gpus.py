@@ -21,8 +21,8 @@ GRID_SECONDS = 600  # for a whole grid, which takes half a minute on an idle mac
 NODES = """
 import signal, sys
 from ray.cluster_utils import Cluster
-node = {"num_cpus": 2, "num_gpus": 1, "object_store_memory": 100 * 2**20}
-cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+node = {"num_cpus": 2, "num_gpus": 1, "object_store_memory": 100 * 2**20, "include_log_monitor": False}
+cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False, "no_monitor": True})
 signal.signal(signal.SIGTERM, lambda *_: (cluster.shutdown(), sys.exit()))
 cluster.add_node(**node)
 print(cluster.address, flush=True)

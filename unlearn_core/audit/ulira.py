@@ -20,7 +20,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from unlearn_core.errors import BadInput
 
@@ -75,7 +74,8 @@ def kernel(fitted: Array, at: Array) -> Array:
     width = std * count**-0.2
     terms = -0.5 * ((at[:, None, :] - fitted[None]) / width) ** 2
     terms = np.where(np.isnan(fitted)[None], -np.inf, terms)  # where ``at`` is not there, the sum is not either
-    return logsumexp(terms, axis=1) - np.log(count * width)
+    peak = terms.max(axis=1, keepdims=True)  # scipy's logsumexp does the same, in ten times the time on few networks
+    return peak[:, 0] + np.log(np.exp(terms - peak).sum(axis=1)) - np.log(count * width)
 
 
 FITS: dict[str, Density] = {"gaussian": gaussian, "kernel": kernel}
@@ -125,16 +125,13 @@ def _attack(
     """AUC, accuracy and true positive rates on one fold, with fits from the other ones that are used."""
     attacked, fitted = folds == fold, np.isin(folds, [one for one in used if one != fold])
 
-    def ratios(margins: Array) -> Array:
-        """Log density under unlearned networks over that under retrained ones, of all that is there."""
-        at = margins[attacked]
-        found = density(unlearned[fitted], at) - density(retrained[fitted], at)
-        return found[~np.isnan(at)]
-
-    positives, negatives = ratios(unlearned), np.sort(ratios(retrained))
+    # both sides at once: a fit's moments serve for all that it is asked for
+    at = np.concatenate([unlearned[attacked], retrained[attacked]])
+    ratios = density(unlearned[fitted], at) - density(retrained[fitted], at)
+    ours, theirs = (side[~np.isnan(there)] for side, there in zip(np.split(ratios, 2), np.split(at, 2), strict=True))
+    positives, negatives = np.sort(ours), np.sort(theirs)
     accuracy = 0.5 * (np.mean(positives > 0) + np.mean(negatives <= 0))
-    rates = [_tpr(positives, negatives, rate) for rate in (*FALSE_POSITIVE_RATES, *CURVE)]
-    return np.array([_auc(positives, negatives), accuracy, *rates])
+    return np.array([_auc(positives, negatives), accuracy, *_tprs(positives, negatives)])
 
 
 def _auc(positives: Array, negatives: Array) -> float:
@@ -143,12 +140,12 @@ def _auc(positives: Array, negatives: Array) -> float:
     return float(below.mean() / (2 * len(negatives)))
 
 
-def _tpr(positives: Array, negatives: Array, rate: float) -> float:
-    """The share of positives above a threshold that at most a share ``rate`` of the negatives exceeds."""
-    allowed = int(rate * len(negatives))
-    if allowed >= len(negatives):
-        return 1.0
-    return float(np.mean(positives > negatives[len(negatives) - 1 - allowed]))
+def _tprs(positives: Array, negatives: Array) -> Array:
+    """For each rate, the share of positives above a threshold that at most such a share of negatives exceeds; all ascend."""
+    allowed = (np.array([*FALSE_POSITIVE_RATES, *CURVE]) * len(negatives)).astype(np.int64)
+    thresholds = negatives[np.maximum(len(negatives) - 1 - allowed, 0)]
+    above = len(positives) - np.searchsorted(positives, thresholds, "right")
+    return np.where(allowed >= len(negatives), 1.0, above / len(positives))
 
 
 def _moments(margins: Array) -> tuple[Array, Array, Array]:

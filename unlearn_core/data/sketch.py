@@ -53,7 +53,7 @@ def semi_orthogonal(dim: int, width: int, seed: int = SEED) -> NDArray[np.float3
 
 def sketch_width(image_size: int, layer: str = LAYER, arch: str = RESNET) -> int:
     """How many numbers a layer of a ResNet gives for one image of that size."""
-    net = RESNET_STACKS[arch](n_classes=2)
+    net = RESNET_STACKS[arch].unfilled(n_classes=2)  # whatever its weights are, a layer is as wide
     blank = torch.zeros(1, image_size, image_size, 3, dtype=torch.uint8)
     return net.activations(blank, layer, lambda activation: activation).shape[1]
 

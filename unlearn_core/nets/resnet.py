@@ -93,12 +93,18 @@ class ResNetStack(AutogradStack):
             raise ValueError(f"a ResNet stack has one member, not {len(states)}")
         if CLASSIFIER[0] not in states[0]:
             raise BadInput(f"{cls.title} weights have no {CLASSIFIER[0]!r}; they need torchvision's names")
-        n_classes = states[0][CLASSIFIER[0]].shape[0]
-        with torch.device("meta"):  # no weights: to draw those that are replaced takes longer than to load them
-            net = cls.build(n_classes)
-        stack = cls(n_classes, device, autocast, net.to_empty(device="cpu"))
+        stack = cls.unfilled(states[0][CLASSIFIER[0]].shape[0], device, autocast)
         stack._load(states[0])
         return stack
+
+    @classmethod
+    def unfilled(
+        cls, n_classes: int, device: torch.device | str = "cpu", autocast: torch.dtype | str | None = "auto"
+    ) -> Self:
+        """A network with whatever memory holds as weights: to draw what is replaced takes longer than to load it."""
+        with torch.device("meta"):
+            net = cls.build(n_classes)
+        return cls(n_classes, device, autocast, net.to_empty(device="cpu"))
 
     def _load(self, state: State) -> None:
         own = self._net.state_dict()
