@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,13 +19,9 @@ from unlearn_core import methods
 from unlearn_core.assess import Assessment, assess
 from unlearn_core.audit.divergence import log_probabilities
 from unlearn_core.auto import AUTO, Choice
-from unlearn_core.clock import Stopwatch
 from unlearn_core.closeness import HeldoutPosteriors, class_weights, estimate_network
 from unlearn_core.crossfit import CrossFit
-from unlearn_core.doubt import chances
-from unlearn_core.edits import newton
 from unlearn_core.edits.flow_path import FLOW, FlowPath
-from unlearn_core.edits.request import EditRequest
 from unlearn_core.errors import BadInput
 from unlearn_core.finalize import Finalized, Lesson, distil_until_done, least_squares
 from unlearn_core.forgetting.certificate import NOTHING, Certificate, state_sha256
@@ -51,6 +46,7 @@ from unlearn_core.forgetting.measure import (
     target_posteriors,
 )
 from unlearn_core.forgetting.model_files import LoadedModel
+from unlearn_core.forgetting.new_weights import edit, train_anew
 from unlearn_core.forgetting.opening import (
     Heldout,
     Model,
@@ -68,21 +64,17 @@ from unlearn_core.forgetting.state import PreparedState, open_state
 from unlearn_core.forgetting.subject import Subject
 from unlearn_core.grid import RESNETS
 from unlearn_core.methods import Family
-from unlearn_core.nets.make import Blueprint, mixed, with_state
+from unlearn_core.nets.make import Blueprint
 from unlearn_core.nets.stack import NetworkStack
-from unlearn_core.preparations import CROSSFIT, MOMENTS, PREPARATIONS, Given, Kept, Per
+from unlearn_core.preparations import CROSSFIT, MOMENTS, Kept
 from unlearn_core.proxies.statistics import Moments, compute_moments
 from unlearn_core.recipes import HEAD_EPOCHS
 from unlearn_core.request_kind import RequestKind
-from unlearn_core.seeding import derive_seed
-from unlearn_core.training import Member, train
 from unlearn_core.within_budget import (
     LINEAR,
     Costs,
-    affordable_epochs,
     flow_cost,
     hidden_layers,
-    least_steps,
     least_warm_cost,
     newton_cost,
     newton_crossfit_cost,
@@ -307,9 +299,9 @@ class OpenRequest:
         """Make of the network what the plan says; distillation goes on from ``start``, all else from the base."""
         finalizer, base, rows = plan.settings.finalizer, self.subject.net, self.subject.problem.train
         if plan.family is Family.EDIT:
-            return self._edit(plan)
+            return edit(self, plan)
         if plan.family is Family.BASELINE:
-            return self._train_anew(plan)
+            return train_anew(self, plan)
         if plan.target is None:
             raise ValueError("there is nothing to unlearn")
         if finalizer == "none":
@@ -323,78 +315,6 @@ class OpenRequest:
         lesson = Lesson(plan.settings.seed, plan.forget, plan.target.log_target)
         how = plan.settings.distillation(self.opened.optimization)
         return distil_until_done(start, rows, lesson, *how, self.subject.problem.heldout)
-
-    def _edit(self, plan: Plan) -> Finalized:
-        """Change the base's weights in one step, for all rows that are forgotten by now."""
-        line, net, problem = methods.find(plan.choice.method or ""), self.subject.net, self.subject.problem
-        if net is None or line.family is not Family.EDIT:
-            raise BadInput(f"{line.name} needs the network's weights; a black box takes a proxy and the finalizer none")
-        watch, whole = Stopwatch(net.device), self.subject.all_rows
-        prepared = self._prepared_for(line.prepares, net)
-        own = None if self.opened is None else self.opened.optimization
-        how = None if own is None else replace(own, lr=line.rate * own.lr)
-        rows = plan.forget
-        if line.reads_d:
-            problem, rows = whole, plan.forget_of_all
-        request = EditRequest(problem, rows, net, 0, prepared, plan.settings.seed, line.schedule, how)
-        with watch.running():
-            edited = line.edit(request, line.constants)
-        without = "it has no answer to this request; another --method may have one"
-        ended = without if edited is None else line.done
-        return Finalized(edited, ended, seconds=watch.seconds)
-
-    def _prepared_for(self, names: Sequence[str], net: NetworkStack) -> dict[str, Any]:
-        """By name, what was prepared of D or of the network, before the request or for it."""
-        whole = self.subject.all_rows
-        return {
-            name: self.of_network.get(name, Given(whole, self.arch, net))
-            if PREPARATIONS[name].per is Per.NETWORK
-            else whole.prepare(name, self.arch)
-            for name in names
-        }
-
-    def _train_anew(self, plan: Plan) -> Finalized:
-        """Train on what is left, from fresh weights and not for long: it reads all of D."""
-        line, net, rows = methods.find(plan.choice.method or ""), self.subject.net, self.subject.all_rows.train
-        if net is None or line.family is not Family.BASELINE:
-            raise BadInput(f"{line.name} needs the network's weights; a black box takes a proxy and the finalizer none")
-        if self.blueprint is None:
-            raise BadInput(
-                f"{line.name} starts from fresh weights, and this network cannot be built anew; name its architecture or "
-                "the function that builds it, or choose a proxy"
-            )
-        recipe, (how, longest) = line.presets["paper"], self.blueprint.training
-        own_batch = recipe.phases[0].passes[0].batch_size
-        steps = math.ceil((len(rows) - plan.n_forget) / (own_batch or how.batch_size))
-        lasts: float = recipe.epochs
-        if plan.settings.proxy == AUTO:
-            lasts = affordable_epochs(plan.settings.budget, longest, own_batch, hidden_layers(self.arch))
-        least = least_steps(recipe.base_share, steps * longest, self.arch in RESNETS)
-        lasts = min(max(lasts, least / steps), longest)
-        recipe = recipe.lasting(lasts)
-        fresh = self.blueprint.fresh(net, rows.inputs[:2], derive_seed(plan.settings.seed, line.name, "weights"))
-        weights, prepared = "fresh weights", self._prepared_for(line.prepares, net)
-        watch = Stopwatch(net.device)
-        with watch.running():
-            moved = None
-            if line.step is not None:
-                asked = EditRequest(self.subject.problem, plan.forget, net, 0, prepared, plan.settings.seed)
-                moved = newton.step(asked, line.step)
-            if recipe.base_share:
-                lost = self.subject.problem.lost_classes(plan.forget)
-                fresh = with_state(net, mixed(fresh, moved or net, 0, recipe.base_share, lost))
-                weights += f" with {recipe.base_share:.0%} of the model's mixed in"
-        if recipe.base_share == 1:
-            weights = "where a Newton step leads" if moved is not None else "the model's weights"
-        drawn, forget = None, torch.from_numpy(plan.forget_of_all)
-        if line.draws is not None:
-            drawn = torch.from_numpy(chances(prepared[CROSSFIT].log_q, rows.labels, line.draws))
-        member = Member(plan.settings.seed, "unlearn", rows.label_tensor, forget, chances=drawn)
-        how = replace(how, lr=recipe.rate * how.lr)
-        seconds = train(fresh, rows.inputs, [member], recipe, how, lambda *_: True)  # it ends where the recipe records
-        fresh.use_batch_statistics(False)
-        ended = f"{lasts:.3g} epochs on what is left, from {weights}"
-        return Finalized(fresh, ended, seconds=watch.seconds + seconds)
 
     def record(self, outcome: Outcome, certificate: Certificate, key_file: Path | None = None) -> Ledger:
         """Enter the request into the ledger, signed if there is a key: from then on it counts."""
