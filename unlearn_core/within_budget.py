@@ -272,7 +272,8 @@ def _for_scattered(hidden: int, budget: float, costs: Costs) -> BudgetChoice:
     if _affordable(costs.step, budget) and budget < step_ends:
         if hidden == 0 and step_ends < 1:
             later = f"{onwards}, from {step_ends:.1%} on"
-        return BudgetChoice(NEWTON, f"{alike}, and one step leaves all else alone", SHORT_SMALL, later)
+        next_best = onwards if hidden == 0 and budget >= costs.least_warm else SHORT_SMALL
+        return BudgetChoice(NEWTON, f"{alike}, and one step leaves all else alone", next_best, later)
     if hidden == 0 and _affordable(costs.step, budget):
         why = f"{alike}: one step, and from there training on what is left"
         return BudgetChoice(onwards, why, NEWTON, later)

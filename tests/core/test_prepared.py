@@ -9,6 +9,7 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -279,6 +280,18 @@ def test_scattered_rows_get_a_newton_step_and_an_estimate(net, state):
     assert accuracy["after"]["forgotten"] < accuracy["before"]["forgotten"], "what was learnt by heart goes"
     change = content["divergence"]["base_to_unlearned"]
     assert change["retain"] <= 0.2 * change["forget"]
+
+
+def test_where_the_chosen_edit_has_no_answer_auto_takes_what_comes_next(net, state, monkeypatch):
+    """No step is allowed to touch retained rows at all; by name, that is all there is to say."""
+    never = replace(methods.find("newton"), constants=NewtonConstants(most_spilled=-1.0))
+    monkeypatch.setattr(methods, "TABLE", MappingProxyType({**methods.TABLE, "newton": never}))
+    result = ask(net, SCATTERED[:60], state)
+    content = result.certificate.content
+    assert (content["proxy"]["method"], content["outcome"]) == ("short-small", "unlearned")
+    assert content["proxy"]["why"].startswith("newton has no answer; it was chosen because exchangeable: ")
+    named = ask(net, SCATTERED[:60], state, proxy="newton").certificate.content
+    assert (named["proxy"]["method"], named["outcome"]) == ("newton", "not unlearned")
 
 
 def test_part_of_a_class_and_rows_that_lie_together_are_groups_without_a_number(net, state):

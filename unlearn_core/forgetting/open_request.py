@@ -219,6 +219,10 @@ class OpenRequest:
         """Write the target into the network and measure what came of it."""
         start = self.subject.net if self.last is None else self.last
         finalized = None if plan.choice.method is None else self.finalize(plan, start)
+        if finalized is not None and finalized.net is None and plan.otherwise is not None:
+            plan, without = plan.next_best()
+            finalized = self.finalize(plan, start)
+            finalized = replace(finalized, ended=f"{finalized.ended}, for {without}")
         net = None if finalized is None or finalized.net is None else self.round_to_file(finalized.net)
         if finalized is not None and plan.settings.finalizer == "none":
             posteriors = target_posteriors(plan)

@@ -120,6 +120,7 @@ class Plan:
         new: (N,) those of them that this request is the first to ask for.
         target: None if nothing is to be unlearned, or by a method that has none.
         verdict: what kind of request it is; None if nobody asked.
+        otherwise: what ``auto`` takes if the chosen edit has no answer; None: nothing.
     """
 
     subject: Subject
@@ -131,6 +132,13 @@ class Plan:
     choice: Choice
     target: Target | None
     verdict: Verdict | None = None
+    otherwise: str | None = None
+
+    def next_best(self) -> tuple[Plan, str]:
+        """The plan with what comes next in the place of an edit that has no answer, and why in a few words."""
+        without = f"{self.choice.method} has no answer"
+        choice = Choice(self.otherwise, f"{without}; it was chosen because {self.choice.reason}")
+        return replace(self, choice=choice, otherwise=None), without
 
     @property
     def n_forget(self) -> int:
@@ -203,18 +211,20 @@ def make_plan(
     """
     checked_mask(forget, "the request")
     new = forget if new is None else new
-    asked, why = settings.proxy, "asked for by name"
+    asked, why, otherwise = settings.proxy, "asked for by name", None
     if asked == AUTO and verdict is not None and settings.finalizer == "kl":
         deep, records = arch in RESNETS, int(forget.sum())
         fitting = choose_within(verdict.kind, hidden_layers(arch), settings.budget, costs, kept, deep, records)
         if fitting is not None and (fitting.method not in methods.cut_short() or can_train_anew):
             asked = fitting.method
+            can_follow = can_train_anew or fitting.runner_up not in methods.cut_short()
+            otherwise = fitting.runner_up if can_follow else None
             why = (
                 f"{verdict.kind}: {verdict.why}; within {100 * settings.budget:g} % of a retrain: {fitting.why} (next: "
                 f"{fitting.runner_up}; a larger budget buys {fitting.more})"
             )
     if asked != AUTO and methods.find(asked).family is not Family.PROXY:
-        return Plan(subject, forget, new, settings, (), (), Choice(asked, why), None, verdict)
+        return Plan(subject, forget, new, settings, (), (), Choice(asked, why), None, verdict, otherwise)
     request = ForgetRequest(
         subject.problem,
         forget,
