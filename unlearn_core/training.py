@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from unlearn_core.arithmetic import denormals_flushed
 from unlearn_core.clock import clock_for
 from unlearn_core.nets.stack import NetworkStack
 from unlearn_core.optimizers import SGD, Adam
@@ -53,6 +54,7 @@ An answer of True ends the training there.
 """
 
 
+@denormals_flushed()
 def train(
     net: NetworkStack,
     inputs: torch.Tensor,
@@ -76,7 +78,7 @@ def train(
     def record(at: float) -> bool:
         nonlocal spent, started
         spent += now() - started
-        with run.averaged_weights():
+        with run.averaged_weights(), denormals_flushed(False):
             ended = on_epoch is not None and on_epoch(at, spent / net.n_members)
         started = now()
         return bool(ended)
