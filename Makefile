@@ -56,6 +56,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.features
 	$(BIN)/python -m benchmarks.workflow
 	$(BIN)/python -m benchmarks.threads
+	$(BIN)/python -m benchmarks.denormals
 	$(BIN)/python -m benchmarks.gpu_plan
 	$(BIN)/python -m benchmarks.mlflow_writer
 
