@@ -41,7 +41,8 @@ class AutoPlace:
     """What ``auto`` chose for a variant, and how close it came.
 
     Attributes:
-        kl: of the chosen method, within the budget less what it takes to assess the request; None if nobody ran that.
+        choice: for what of the budget is left when the request has been assessed.
+        kl: of the chosen method, within that; None if nobody ran it so.
         short: a retrain cut short at the same cost.
         closer: the closer of ``short`` and ``short-small``, which takes a retrain to know.
         oracle: the closest of all methods within the budget, which takes one too.
@@ -125,7 +126,8 @@ def kinds_found(variants: Sequence[TreeVariant]) -> tuple[int, int]:
 
 
 def _place(variant: TreeVariant, found: Sequence[Trajectory], budget: float, measure: str) -> AutoPlace:
-    choice, left = auto_choice(variant, budget), budget - assessment_cost(variant)
+    left = max(budget - assessment_cost(variant), 0.0)
+    choice = auto_choice(variant, left)
     kls = {t.method: kl for t in found if (kl := reached(t, measure, budget)) is not None}
     chosen = next((reached(t, measure, left) for t in found if t.method == choice.method), None)
     floor = mean_over_seeds(variant.entries, "floor", "last", measure) if variant.has("floor") else None
