@@ -98,10 +98,12 @@ def auto_choice(variant: TreeVariant, budget: float) -> BudgetChoice:
     return choice
 
 
-def auto_places(variant: TreeVariant, budgets: Sequence[float] = AUTO_BUDGETS) -> list[AutoPlace]:
-    """One for every budget and measure."""
-    found = trajectories(variant)
-    return [_place(variant, found, budget, measure) for budget in budgets for measure in MEASURES]
+def auto_places(
+    variant: TreeVariant, budgets: Sequence[float] = AUTO_BUDGETS, assessed: bool = True
+) -> list[AutoPlace]:
+    """One for every budget and measure; without ``assessed``, as if it took nothing to assess the request."""
+    found, taken = trajectories(variant), assessment_cost(variant) if assessed else 0.0
+    return [_place(variant, found, budget, measure, taken) for budget in budgets for measure in MEASURES]
 
 
 def assessment_cost(variant: TreeVariant) -> float:
@@ -125,8 +127,8 @@ def kinds_found(variants: Sequence[TreeVariant]) -> tuple[int, int]:
     return sum(drawn == found for drawn, found in tested), len(tested)
 
 
-def _place(variant: TreeVariant, found: Sequence[Trajectory], budget: float, measure: str) -> AutoPlace:
-    left = max(budget - assessment_cost(variant), 0.0)
+def _place(variant: TreeVariant, found: Sequence[Trajectory], budget: float, measure: str, taken: float) -> AutoPlace:
+    left = max(budget - taken, 0.0)
     choice = auto_choice(variant, left)
     kls = {t.method: kl for t in found if (kl := reached(t, measure, budget)) is not None}
     chosen = next((reached(t, measure, left) for t in found if t.method == choice.method), None)

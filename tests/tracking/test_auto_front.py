@@ -275,7 +275,11 @@ def test_what_it_takes_to_assess_a_request_is_part_of_its_cost(made):
     assert assessment_cost(made.variant(entry)) == 0.0, "an older tree does not say"
     table = auto_summary(Tree((variant,), ()))
     assert table is not None
-    assert "5 % in the median" in table.notes[-1]
+    assert "5 % in the median" in table.notes[-3]
+    free = {(p.budget, p.measure): p.over_short for p in auto_places(variant, assessed=False)}
+    assert free[0.1, "kl_f"] == pytest.approx(1.0)
+    known = [budget for budget in AUTO_BUDGETS if free[budget, "kl_f"] is not None]
+    assert f"1 of 1 at {100 * known[-1]:g} %" in table.notes[-2]
     assert kinds_found([variant, made.variant({**entry, "assessed_as": "exchangeable"})]) == (1, 2)
 
 

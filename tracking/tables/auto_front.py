@@ -88,8 +88,21 @@ def _assessment_notes(variants: Sequence[TreeVariant]) -> Iterator[str]:
             f"{percent_of(median(costs))} in the median; its tests, against retained rows, find the kind that was drawn in "
             f"{right} of {tested} cells"
         )
+        for measure in MEASURES:
+            where = f"{SHORT} on {HEADINGS[measure]}"
+            yield f"if that took nothing, auto would be at or below {where} in {_free(variants, measure)}"
     else:
         yield "what it takes to assess a request is not in these costs: the tree does not say"
+
+
+def _free(variants: Sequence[TreeVariant], measure: str) -> str:
+    """By cost, in how many variants ``auto`` would be at or below ``short`` if assessing a request took nothing."""
+    parts = []
+    for budget in AUTO_BUDGETS:
+        found = [place for v in variants for place in auto_places(v, (budget,), assessed=False)]
+        ratios = [r for place in found if place.measure == measure and (r := place.over_short) is not None]
+        parts.append(f"{sum(r <= 1 for r in ratios)} of {len(ratios)} at {percent(budget)}")
+    return listed(parts)
 
 
 def percent_of(share: float) -> str:
