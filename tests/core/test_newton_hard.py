@@ -37,6 +37,7 @@ def last_scores(reference, method):
 def standing_still(monkeypatch, step):
     """``newton-hard`` whose training does not move."""
     line = methods.find("newton-hard")
+    assert line.family is methods.Family.BASELINE
     recipe = replace(line.presets["paper"], rate=1e-12)
     still = replace(line, presets=MappingProxyType(dict.fromkeys(methods.PRESETS, recipe)), step=step)
     monkeypatch.setattr(methods, "TABLE", MappingProxyType({**methods.TABLE, "newton-hard": still}))
