@@ -5,11 +5,14 @@ from a share of the base's weights leads there sooner. If they do not, those wei
 
 The covariance, too, must lack the records. With that of D the answer is nearly always yes: cats among vehicles kept 92 %
 of the right answers, where a retrain is right on 56 % of them; without the records, 58 %.
+
+Rows are looked at in the directions in which D varies most, which are prepared: a request for 5,000 of them is answered in
+some milliseconds, a fifth of what all directions take. On 45 groups that are in no grid both fall on the same side of
+``within_budget.ANSWERS_KEPT``, and they differ by 0.02 in the median.
 """
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,58 +22,97 @@ from unlearn_core.proxies.covariance import regularize
 from unlearn_core.proxies.gaussian import factorize, linear_terms, log_share
 from unlearn_core.proxies.statistics import Moments
 
-RIDGE = 1e-3
+CHUNK_ROWS = 256  # what is made of a chunk stays in the cache
+
+
+@dataclass(frozen=True)
+class DiscriminantConstants:
+    directions: int = 48
+    ridge: float = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
 class Discriminant:
-    """An LDA in single precision: a row z scores z @ linear + constant, of shapes (d, C) and (C,)."""
+    """The sums of D that an LDA is made of, in the P directions in which D varies most, and that LDA.
 
-    linear: NDArray[np.float32]
-    constant: NDArray[np.float32]
+    Attributes:
+        reference: (d,) the mean of D, and directions (d, P) of unit length: a row x lies at (x - reference) @ directions.
+        counts: (C,) rows per label.
+        sums: (C, P) of their places, and outer (P, P) of the places' products.
+        linear: (P, C) and constant (C,): a place z scores z @ linear + constant.
+        ridge: of the covariance.
+    """
 
-    def right(self, z: NDArray[np.float32], labels: NDArray[np.integer]) -> NDArray[np.bool_]:
-        """(n,) whether it gives rows their labels."""
-        return (z @ self.linear + self.constant).argmax(axis=1) == labels
+    reference: NDArray[np.float32]
+    directions: NDArray[np.float32]
+    counts: NDArray[np.int64]
+    sums: NDArray[np.float64]
+    outer: NDArray[np.float64]
+    linear: NDArray[np.float64]
+    constant: NDArray[np.float64]
+    ridge: float
+
+    def places(self, features: NDArray[np.floating]) -> NDArray[np.float32]:
+        """(n, P) of rows (n, d)."""
+        found = np.empty((len(features), self.directions.shape[1]), np.float32)
+        for start in range(0, len(features), CHUNK_ROWS):
+            here = slice(start, start + CHUNK_ROWS)
+            np.matmul(features[here].astype(np.float32) - self.reference, self.directions, out=found[here])
+        return found
 
 
-@functools.lru_cache(maxsize=4)
-def discriminant_of_all(total: Moments, ridge: float = RIDGE) -> Discriminant:
-    """Of D: the same for every request, so that it is prepared with the moments."""
-    return _discriminant(total, ridge)
+def discriminant_of_all(total: Moments, constants: DiscriminantConstants) -> Discriminant:
+    """Of D: the same for every request, so that it is prepared."""
+    varied = np.linalg.eigh(total.outer)[1][:, ::-1][:, : constants.directions]
+    sums, outer = total.sums @ varied, varied.T @ total.outer @ varied
+    linear, constant = _scores(total.counts, sums, outer, constants.ridge)
+    return Discriminant(
+        total.reference.astype(np.float32),
+        np.ascontiguousarray(varied, dtype=np.float32),
+        total.counts,
+        sums,
+        outer,
+        linear,
+        constant,
+        constants.ridge,
+    )
 
 
-def kept_answers(
-    total: Moments, features: NDArray[np.floating], labels: NDArray[np.integer], ridge: float = RIDGE
-) -> float | None:
+def kept_answers(of_all: Discriminant, features: NDArray[np.floating], labels: NDArray[np.integer]) -> float | None:
     """The share of an LDA's right answers on the records that are still right in an LDA without them.
 
     Args:
-        total: the moments of D.
         features: (n, d) the records, some of D's rows, and labels (n,).
 
     Returns:
         None if the LDA of D is right about none of them, or no row is left.
     """
-    z = np.subtract(features, total.reference, dtype=np.float32, casting="same_kind")
-    left = total - _moments(z, labels, total)
-    if left.n_rows == 0:
+    z = of_all.places(features)
+    left = of_all.counts - np.bincount(labels, minlength=len(of_all.counts))
+    if not left.any():
         return None
-    before = discriminant_of_all(total, ridge).right(z, labels)
-    after = _discriminant(left, ridge).right(z, labels)
+    of_class = (labels[:, None] == np.arange(len(left))).astype(np.float32)
+    # in single precision: of sums over some thousand rows that is enough
+    sums, outer = of_all.sums - of_class.T @ z, of_all.outer - z.T @ z
+    sums[left == 0] = 0.0  # not rounding errors
+    before = _right(z, labels, of_all.linear, of_all.constant)
+    after = _right(z, labels, *_scores(left, sums, outer, of_all.ridge))
     return float((before & after).sum() / before.sum()) if before.any() else None
 
 
-def _moments(z: NDArray[np.float32], labels: NDArray[np.integer], total: Moments) -> Moments:
-    """Of the records, in single precision: a third of the time, and its product of all pairs of features is most of it."""
-    of_class = (labels[:, None] == np.arange(len(total.counts))).astype(np.float32)
-    sums, squares, outer = of_class.T @ z, of_class.T @ z**2, z.T @ z
-    counts = np.bincount(labels, minlength=len(total.counts))
-    return Moments(total.reference, counts, *(moment.astype(np.float64) for moment in (sums, squares, outer)))
+def _scores(
+    counts: NDArray[np.int64], sums: NDArray[np.float64], outer: NDArray[np.float64], ridge: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    moments = Moments(np.zeros(len(outer)), counts, sums, np.zeros_like(sums), outer)
+    scale = float(np.trace(outer)) / (len(outer) * moments.n_rows)
+    linear, constant = linear_terms(
+        moments.means(), factorize(regularize(moments.scatter(), moments.n_rows, ridge, scale))
+    )
+    return linear, constant + log_share(counts, moments.n_rows)
 
 
-def _discriminant(moments: Moments, ridge: float) -> Discriminant:
-    covariance = regularize(moments.scatter(), moments.n_rows, ridge, moments.mean_total_variance())
-    linear, constant = linear_terms(moments.means(), factorize(covariance))
-    constant = constant + log_share(moments.counts, moments.n_rows)
-    return Discriminant(linear.astype(np.float32), constant.astype(np.float32))
+def _right(
+    z: NDArray[np.float32], labels: NDArray[np.integer], linear: NDArray[np.float64], constant: NDArray[np.float64]
+) -> NDArray[np.bool_]:
+    """(n,) whether rows get their labels."""
+    return (z @ linear.astype(np.float32) + constant.astype(np.float32)).argmax(axis=1) == labels

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unlearn_core import crossfit, fold_networks
+from unlearn_core import crossfit, fold_networks, kept_answers
 from unlearn_core.edits import flow_path, newton, ssd
 from unlearn_core.edits.flow_path import FLOW
 from unlearn_core.grid import HIDDEN_LAYERS, HIDDEN_WIDTH
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Arrays = Mapping[str, NDArray]
 
 MOMENTS, PROBE, CROSSFIT, CURVATURE, IMPORTANCES = "moments", "probe", "crossfit", "curvature", "importances"
-FOLD_NETWORKS = "fold-networks"
+FOLD_NETWORKS, DISCRIMINANT = "fold-networks", "discriminant"
 
 
 class Per(StrEnum):
@@ -118,6 +118,11 @@ _FOLD_MODELS = Pieces(
 PREPARATIONS: Mapping[str, Preparation] = MappingProxyType(
     {
         MOMENTS: Preparation(_of_rows(statistics.moments_of_all), _fields_of(statistics.Moments)),
+        DISCRIMINANT: Preparation(
+            lambda given, constants: kept_answers.discriminant_of_all(given.problem.moments, constants),
+            _fields_of(kept_answers.Discriminant),
+            kept_answers.DiscriminantConstants(),
+        ),
         PROBE: Preparation(_of_rows(probe.fit_probe_of_all), _fields_of(probe.ProbeFit), probe.ProbeConstants()),
         CROSSFIT: Preparation(
             lambda given, constants: crossfit.cross_fit(_folds(given, constants)),

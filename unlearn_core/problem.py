@@ -14,7 +14,7 @@ from unlearn_core.data.splits import scenario_mask
 from unlearn_core.errors import BadInput
 from unlearn_core.grid import LabelSpace, Scenario, Variant
 from unlearn_core.kept_answers import kept_answers
-from unlearn_core.preparations import MOMENTS, PROBE, Given, Kept
+from unlearn_core.preparations import DISCRIMINANT, MOMENTS, PROBE, Given, Kept
 from unlearn_core.proxies.points import Points
 from unlearn_core.proxies.probe import ProbeFit, design
 from unlearn_core.proxies.statistics import Moments
@@ -158,7 +158,7 @@ class Problem:
 
     def kept_answers(self, forget: Mask) -> float | None:
         """Would a model of D without these rows, some of those that are here, still know them? A share of right answers."""
-        return kept_answers(self.moments, self.train.seen[forget], self.train.labels[forget])
+        return kept_answers(self.prepare(DISCRIMINANT), self.train.seen[forget], self.train.labels[forget])
 
     def part(self, forget: Mask, retained: int) -> tuple[Problem, Mask]:
         """The rows to forget and so many retained ones, evenly spread, or as many as are forgotten; and which are which.

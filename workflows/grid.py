@@ -16,7 +16,7 @@ from unlearn_core.errors import BadInput
 from unlearn_core.grid import RESNET, Scenario, Variant
 from unlearn_core.methods import Family
 from unlearn_core.precision import Precision, precision_config
-from unlearn_core.preparations import CROSSFIT, PREPARATIONS, Per, prepared_config
+from unlearn_core.preparations import CROSSFIT, DISCRIMINANT, PREPARATIONS, Per, prepared_config
 from unlearn_core.recipes import training_config, training_epochs
 from unlearn_core.run_settings import RunSettings, what_is_run
 from unlearn_core.tuned import TUNED
@@ -99,15 +99,16 @@ def cell_step(
     shown = flat_settings(settings) | {"training_epochs": epochs} | source.training | _sketch_settings(source)
     if settings.preset == TUNED:
         shown["untuned"] = [method for method in chosen if settings.of(method, variant.arch).preset != TUNED]
+    assessed = {"assessed_by": prepared_config(DISCRIMINANT, variant.arch)}
     return Step(
         Kind.AUDIT,
-        described | network | request | {"settings": shown},
-        needs | {"floor": floor} | unlearned | _assessed_by(unlearned, alone),
+        described | network | request | {"settings": shown} | assessed,
+        needs | {"floor": floor} | unlearned | _assessed_from(unlearned, alone),
         alone=alone,
     )
 
 
-def _assessed_by(unlearned: Mapping[str, Step], deep: bool) -> dict[str, Step]:
+def _assessed_from(unlearned: Mapping[str, Step], deep: bool) -> dict[str, Step]:
     """The models of folds, if some method of a head starts from them: nothing is prepared to assess a cell alone."""
     folds = [step.needs[CROSSFIT] for step in unlearned.values() if CROSSFIT in step.needs]
     return {FOLDS: folds[0]} if folds and not deep else {}

@@ -34,11 +34,20 @@ from unlearn_core.data.sketch import Sketch, semi_orthogonal, sketch, sketch_wid
 from unlearn_core.data.splits import scenario_mask
 from unlearn_core.data.weights import load_weights, save_safetensors
 from unlearn_core.grid import RESNET, LabelSpace, Scenario
-from unlearn_core.kept_answers import discriminant_of_all
 from unlearn_core.nets.make import stored_network
 from unlearn_core.nets.resnet import ResNetStack
 from unlearn_core.nets.stack import State
-from unlearn_core.preparations import CROSSFIT, PREPARATIONS, Given, Kept, Per, arrays_of, kept_as, prepared_config
+from unlearn_core.preparations import (
+    CROSSFIT,
+    DISCRIMINANT,
+    PREPARATIONS,
+    Given,
+    Kept,
+    Per,
+    arrays_of,
+    kept_as,
+    prepared_config,
+)
 from unlearn_core.problem import Cell, Inputs, Problem, make_cell, make_problem
 from unlearn_core.recipes import training_config
 from unlearn_core.records import Json, assessed_entry, cell_entry, method_entry, reference_entry, without_nonfinite
@@ -134,14 +143,13 @@ def _assessed(step: Step, cell: Cell, problem: Problem) -> dict[str, Json]:
     """What a rule may know of a cell's request, and what it takes to find out if there are models of folds."""
     if problem.train.features is None:
         return {}
+    arch = step.config["arch"]
+    check_config(step, {"assessed_by": prepared_config(DISCRIMINANT, arch)})
     if FOLDS not in step.needs:
         return assessed_entry(problem.kept_answers(cell.forget))
-    import scipy.stats  # noqa: F401  # what compares ranks: loading it is no request's cost
-
-    arch = step.config["arch"]
     crossfit, watch = problem.prepare(CROSSFIT, arch), Stopwatch()
     compared_with = view_retained(problem, cell.forget, crossfit)
-    discriminant_of_all(problem.moments)  # prepared, whoever asks
+    problem.prepare(DISCRIMINANT)
     with watch.running():
         found = assess(problem, cell.forget, crossfit, compared_with, hidden_layers(arch), cell.seed)
     kept = problem.kept_answers(cell.forget) if found.kept is None else found.kept

@@ -20,11 +20,14 @@ from unlearn_core.closeness import (
 )
 from unlearn_core.errors import BadInput
 from unlearn_core.request_kind import (
+    ENOUGH,
     Comparison,
     HeldoutView,
     RequestKind,
     Verdict,
     Witnesses,
+    _among,
+    _compare_ranks,
     _holm,
     kind_of_request,
     view_heldout,
@@ -85,12 +88,17 @@ def test_a_subclass_is_rejected_though_labels_and_losses_look_the_same():
 
 
 def test_records_that_vouch_for_each_other_are_rejected():
-    """Pairs of near-duplicates, drawn at random: each row looks like any other."""
-    rng = np.random.default_rng(1)
-    x, labels = draw(10, rng)
-    verdict = judge(np.vstack([x, x + 0.1 * rng.normal(size=x.shape)]), np.tile(labels, 2))
-    assert "companions" in verdict.why
-    assert verdict.kind is RequestKind.GROUP
+    """Pairs of near-duplicates, drawn at random: each row looks like any other. They weigh double, which places may show;
+    where those do not, companions are asked, and always do."""
+    found = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        x, labels = draw(10, rng)
+        found.append(judge(np.vstack([x, x + 0.1 * rng.normal(size=x.shape)]), np.tile(labels, 2)))
+    assert {verdict.kind for verdict in found} == {RequestKind.GROUP}
+    asked = [verdict for verdict in found if "companions" in {test.name for test in verdict.tests}]
+    assert len(asked) >= 3
+    assert all("companions" in verdict.why for verdict in asked)
 
 
 def test_odd_records_are_rejected():
@@ -138,9 +146,36 @@ def test_one_record_is_judged_by_its_rank_among_held_out_rows():
     by_name = {test.name: test.p_value for test in verdict.tests}
     assert by_name["losses"] == pytest.approx(2 * min(below, 1 - below), abs=0.01)
     farther = np.mean((VIEW.places**2).sum(1) >= (record.places**2).sum())
-    assert by_name["places"] == pytest.approx(farther, abs=0.06)  # 999 draws, whitened with the record itself
+    # ten rows that lie as far end the test: of a p-value p it knows p to within p * sqrt((1 - p) / 10), three of which are
+    assert by_name["places"] == pytest.approx(farther, abs=3 * farther * np.sqrt((1 - farther) / ENOUGH))
     assert "shows little" in verdict.why
     assert judge(x + 40, labels).kind is RequestKind.GROUP
+
+
+def test_ranks_are_compared_as_scipy_does_and_never_more_boldly():
+    """The statistic is Kolmogorov and Smirnov's; the p-value bounds the two-sided one, and is it where that is small."""
+    rng = np.random.default_rng(8)
+    for n, shift in ((1, 0.0), (7, 1.0), (60, 0.5), (400, 0.25), (1000, 0.0)):
+        records, heldout = rng.normal(shift, size=n).round(2), rng.normal(size=2500).round(2)
+        ours, theirs = _compare_ranks("losses", records, heldout), stats.ks_2samp(records, heldout, method="asymp")
+        assert ours.statistic == pytest.approx(theirs.statistic, abs=1e-12)
+        assert ours.p_value >= theirs.pvalue * (1 - 1e-9)
+        if theirs.pvalue < 0.05:
+            assert ours.p_value == pytest.approx(theirs.pvalue, rel=0.1)
+
+
+@pytest.mark.parametrize(("own", "p"), [(0.002, 0.998), (0.5, 0.5), (0.9, 0.1)])
+def test_a_permutation_test_that_ends_early_is_right_in_the_mean(own, p):
+    """Draws are uniform, so that a share 1 - own of them is as large. Its p-value is never too small in the mean."""
+    rng = np.random.default_rng(9)
+    found = np.array([_among("x", own, rng.random, 999).p_value for _ in range(400)])
+    spread = found.std() / np.sqrt(len(found))
+    assert found.mean() >= p - 3 * spread
+    assert found.mean() <= p * (1 + 1 / (ENOUGH - 1)) + 3 * spread  # the mean of 10 / draws is p * 10 / 9 at the most
+
+
+def test_a_permutation_test_that_finds_nothing_as_large_goes_to_the_end():
+    assert _among("x", 2.0, np.random.default_rng(0).random, 999).p_value == pytest.approx(1e-3)
 
 
 def test_the_kind_depends_on_nothing_but_what_rows_say_and_where_they_are():

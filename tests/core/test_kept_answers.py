@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
+from sklearn.decomposition import PCA
 
-from unlearn_core.kept_answers import kept_answers
+from unlearn_core.kept_answers import DiscriminantConstants, discriminant_of_all, kept_answers
 from unlearn_core.proxies.statistics import compute_moments
 
 RIDGE = 1e-3
@@ -17,6 +18,12 @@ def rows_of(centres, labels, each=60, dim=4, seed=0):
     rng = np.random.default_rng(seed)
     x = np.concatenate([rng.normal(size=(each, dim)) + np.pad(c, (0, dim - len(c))) for c in centres])
     return x, np.repeat(labels, each), np.repeat(np.arange(len(centres)), each)
+
+
+def kept(x, y, forget, directions=48):
+    """As a request asks: of D's discriminant, which was prepared."""
+    of_all = discriminant_of_all(compute_moments(x, y, 2), DiscriminantConstants(directions, RIDGE))
+    return kept_answers(of_all, x[forget], y[forget])
 
 
 def by_densities(x, y, forget, ridge):
@@ -42,33 +49,36 @@ def by_densities(x, y, forget, ridge):
 def test_it_is_a_share_of_answers_by_densities(centres):
     x, y, cluster = rows_of(centres, labels=[0, 0, 1])
     forget = cluster == 1
-    total = compute_moments(x, y, 2)
-    assert kept_answers(total, x[forget], y[forget], RIDGE) == pytest.approx(
-        by_densities(x, y, forget, RIDGE), abs=1e-12
-    )
+    assert kept(x, y, forget) == pytest.approx(by_densities(x, y, forget, RIDGE), abs=1e-12)
+
+
+def test_in_some_directions_it_is_that_of_the_rows_as_they_lie_there():
+    """The two directions in which D varies most, found by scikit-learn."""
+    x, y, cluster = rows_of([(0, 0), (2, 0), (0, 2)], labels=[0, 0, 1], dim=12)
+    there = PCA(2).fit_transform(x)
+    forget = cluster == 1
+    assert kept(x, y, forget, directions=2) == pytest.approx(by_densities(there, y, forget, RIDGE), abs=1e-12)
+    assert kept(x, y, forget, directions=2) != kept(x, y, forget)
 
 
 def test_it_tells_a_group_that_others_stand_for_from_one_that_is_alone():
     """Labels 0 0 1: the second cluster lies beside its own class, or beside the other one."""
-    for place, kept in (((1.0, 0.0), 1.0), ((9.0, 0.0), 0.0)):
+    for place, share in (((1.0, 0.0), 1.0), ((9.0, 0.0), 0.0)):
         x, y, cluster = rows_of([(0, 0), place, (10, 0)], labels=[0, 0, 1])
-        forget = cluster == 1
-        found = kept_answers(compute_moments(x, y, 2), x[forget], y[forget])
-        assert found == pytest.approx(kept, abs=0.1)
+        assert kept(x, y, cluster == 1) == pytest.approx(share, abs=0.1)
 
 
 def test_the_covariance_forgets_too():
     """The group lies beside the other class, and stretches the covariance of D towards itself: that one does not mind."""
     x, y, cluster = rows_of([(0, 0), (0, 8), (4, 6)], labels=[0, 0, 1])
-    forget = cluster == 1
-    found = kept_answers(compute_moments(x, y, 2), x[forget], y[forget])
+    found = kept(x, y, cluster == 1)
     assert found is not None
     assert found < 0.2
 
 
 def test_a_class_that_is_gone_is_known_no_more():
     x, y, _ = rows_of([(0, 0), (5, 0)], labels=[0, 1])
-    assert kept_answers(compute_moments(x, y, 2), x[y == 1], y[y == 1]) == 0.0
+    assert kept(x, y, y == 1) == 0.0
 
 
 def test_nothing_is_kept_of_what_was_never_known():
@@ -76,4 +86,4 @@ def test_nothing_is_kept_of_what_was_never_known():
     x, y, _ = rows_of([(0, 0), (0, 0)], labels=[0, 0])
     y[-1], x[-1] = 1, x[:-1].mean(axis=0)
     x[-2] = x[-1]  # the other class has the same place and far more rows
-    assert kept_answers(compute_moments(x, y, 2), x[-1:], y[-1:]) is None
+    assert kept(x, y, np.arange(len(x)) == len(x) - 1) is None

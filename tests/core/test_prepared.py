@@ -380,7 +380,7 @@ def test_without_heldout_rows_nothing_is_compared_and_a_proxy_is_chosen(net, tmp
 def test_what_starts_from_the_probe_is_the_same_with_and_without_a_state(net, tmp_path, monkeypatch):
     """The probe of D is fitted once, for the state; D is read all the same, and the request's kind is told as well."""
     prepare(net, X, Y, tmp_path / "state", heldout=HELDOUT, also=("probe",))
-    assert open_state(tmp_path / "state").parts == ["moments", "crossfit", "curvature", "flow", "probe"]
+    assert open_state(tmp_path / "state").parts == ["moments", "discriminant", "crossfit", "curvature", "flow", "probe"]
     rows, quick = SCATTERED[:40], {"heldout": HELDOUT, "stopping": Stopping(epochs=2)}
     alone = {method: forget(net, X, Y, rows, method, **quick) for method in ("probe", "fresh")}
     never = replace(PREPARATIONS[PROBE], compute=None)  # pyright: ignore[reportArgumentType]

@@ -118,7 +118,22 @@ def test_the_schedule_of_requests_is_part_of_the_id(monkeypatch, name, changed):
     assert unlearn_id("lda", RunSettings()) == unlearn_id("lda", RunSettings(schedule="grid"))
 
 
-@pytest.mark.parametrize("prepared", preparations.PREPARATIONS)
+def test_what_a_cell_is_assessed_by_is_part_of_its_audit(monkeypatch):
+    before = steps_of("ga", RunSettings())
+    how = preparations.PREPARATIONS[preparations.DISCRIMINANT]
+    for name, changed in variations(how.constants):
+        with monkeypatch.context() as patched:
+            other = {
+                **preparations.PREPARATIONS,
+                preparations.DISCRIMINANT: dataclasses.replace(how, constants=changed),
+            }
+            patched.setattr(preparations, "PREPARATIONS", types.MappingProxyType(other))
+            after = steps_of("ga", RunSettings())
+        assert after["audit"] != before["audit"], name
+        assert after["ga"] == before["ga"], name
+
+
+@pytest.mark.parametrize("prepared", [name for name in preparations.PREPARATIONS if name != preparations.DISCRIMINANT])
 def test_what_is_prepared_is_known_by_its_constants(monkeypatch, prepared):
     method = next(name for name in methods.names() if methods.prepared_for(name) == (prepared,))
     before = steps_of(method, RunSettings())
@@ -215,7 +230,7 @@ def test_methods_share_what_is_prepared():
     """The steps of all methods together prepare each thing once."""
     cell = cell_step(source(), Variant("cifar", "mlp1", Scenario.CLASS, 0), 0, methods.names(), RunSettings())
     prepared = [step.config["what"] for step in closure([cell]) if step.kind is Kind.PREPARED]
-    assert sorted(prepared) == sorted(preparations.PREPARATIONS)
+    assert sorted(prepared) == sorted({*preparations.PREPARATIONS} - {preparations.DISCRIMINANT})
 
 
 @pytest.mark.parametrize("method", methods.names())

@@ -28,6 +28,7 @@ from unlearn_core.forgetting.certificate import file_sha256
 from unlearn_core.preparations import (
     CROSSFIT,
     CURVATURE,
+    DISCRIMINANT,
     FLOW,
     FOLD_NETWORKS,
     MOMENTS,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 FILE_NAME = "state.json"
 FORMAT = "unlearn-state"
 VERSION = 1
-PARTS: tuple[str, ...] = (MOMENTS, CROSSFIT, CURVATURE, FLOW)
+PARTS: tuple[str, ...] = (MOMENTS, DISCRIMINANT, CROSSFIT, CURVATURE, FLOW)
 OPTIONAL: tuple[str, ...] = (PROBE, FOLD_NETWORKS)
 """What is prepared only if it is asked for: it takes long, and few requests start from it."""
 HELDOUT, IDS, REMOVED = "heldout", "ids", "removed"
