@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tracking.figures.style import FigureFile
+from tracking.figures.style import FigureFile, first_figure
 from tracking.summary import headline
 from tracking.tables.exports import markdown
 from tracking.tables.table import Table
@@ -36,12 +36,12 @@ def write_document(
     benchmarks = [table for table in tables if table.name.startswith("benchmark_")]
     told_elsewhere = [*first, *benchmarks, *(table for table in tables if table.name.startswith("audit_"))]
     overview = [table for table in tables if table not in told_elsewhere]
-    front_figure = next((figure for figure in figures if figure.name.startswith("front_")), None)
+    first_seen = first_figure(figures)
     parts = ["# Results", "", MADE, ""]
     told = headline(tree)
     parts += [PART, "", *(f"{sentence}\n" for sentence in told)]
-    if front_figure:
-        parts += [*_linked(front_figure), ""]
+    if first_seen:
+        parts += [*_linked(first_seen), ""]
     parts += [markdown(table) for table in first if table.name == "headline"]
     parts += [END_OF_PART, "", *(markdown(table) for table in first if table.name != "headline")]
     parts += [f"- {sentence}" for sentence in sentences if sentence not in told]
@@ -53,7 +53,7 @@ def write_document(
         parts += ["", "## The attacker's audit", "", *audit]
     parts += ["", "## Figures"]
     for figure in figures:
-        if figure is not front_figure:
+        if figure is not first_seen:
             parts += ["", f"### {figure.title}", "", *_linked(figure)]
     parts += ["", "## Tables"]
     for table in overview:

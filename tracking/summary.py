@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from tracking.auto_front import AUTO_BUDGETS, auto_places
 from tracking.claims import Claim, Kind, Verdict, can_fail, identities
 from tracking.claims.judging import unlearning
 from tracking.entries import CLOCK_TOLERANCE, clock_is_steady, mean_over_seeds, ratio
@@ -58,6 +59,34 @@ def over_floor(variant: TreeVariant) -> float | None:
 
 
 def headline(tree: Tree) -> tuple[str, ...]:
+    """What ``auto`` reaches; if it can be compared with ``short`` nowhere, who is closest, which takes a retrain to know."""
+    return told if (told := _auto(tree)) else _front(tree)
+
+
+def _auto(tree: Tree) -> tuple[str, ...]:
+    """Beside a retrain cut short of the same cost, at every cost at which it can be compared."""
+    found = [place for v in tree.variants if v.has(SHORT, "retrain") for place in auto_places(v)]
+    told: list[str] = []
+    costs: list[float] = []
+    for measure, (rows, kl) in ROWS.items():
+        ratios = {
+            budget: [r for p in found if (p.budget, p.measure) == (budget, measure) and (r := p.over_short) is not None]
+            for budget in AUTO_BUDGETS
+        }
+        costs = [budget for budget in AUTO_BUDGETS if ratios[budget]]
+        below = listed([f"{sum(r <= 1 for r in ratios[budget])} of {len(ratios[budget])}" for budget in costs])
+        middle = listed([f"{median(ratios[budget]):.2g}" for budget in costs])
+        several = " in the median" if any(len(ratios[budget]) > 1 for budget in costs) else ""
+        told.append(f"in {below} variants on the {rows} ({middle} times its {kl}{several})")
+    if not costs:
+        return ()
+    return (
+        f"auto chooses a method without a retrain. At {listed([f'{100 * budget:g}' for budget in costs])} % of a retrain's "
+        f"cost it is at least as close to one as a retrain cut short at that cost ({SHORT}) {listed(told)}.",
+    )
+
+
+def _front(tree: Tree) -> tuple[str, ...]:
     """Who is closest at 1 % of a retrain's cost (the next cost at which anyone is there), and beside ``short``."""
     found = [place for v in tree.variants for place in places(v)]
     budget = headline_budget(found)
@@ -106,7 +135,8 @@ def summary(tree: Tree, claims: Sequence[Claim]) -> tuple[str, ...]:
         else ()
     )
     sentences = (
-        *headline(tree),
+        *_auto(tree),
+        *_front(tree),
         _extent(tree),
         _gaps(tree),
         *measured,

@@ -6,9 +6,11 @@ import copy
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tracking.auto_front import AUTO_BUDGETS, assessment_cost, auto_choice, auto_places, kinds_found
+from tracking.figures.auto import AUTO_LABEL, SHORT_LABEL, auto_figure, write_auto
 from tracking.tables.auto_front import auto_summary
 from tracking.tree import Tree
 from unlearn_core import methods
@@ -288,3 +290,29 @@ def test_the_table_counts_what_was_run(made):
     assert table is not None
     [row] = table.groups[0].rows
     assert [cell.text for cell in row.cells[-4:]] == ["1/1", "1", "1", "1"]
+
+
+def test_the_figure_draws_what_is_known_over_the_floor(made, tmp_path):
+    """short has KL_f 0.002 over its cost, and three times that in the second variant; the floor is at 0.1. ``auto`` takes
+    it, less the 1 % of a retrain that assessing took, once 0.6 % is left."""
+    line = ((0.002, 1.0, 0.4), (0.02, 0.1, 0.1), (0.2, 0.01, 0.1))
+    entries = (
+        made.cell(42, short=made.raced("short", *((cost, times * kl_f, kl_t) for cost, kl_f, kl_t in line)))
+        for times in (1, 3)
+    )
+    told = {"assessed_as": "group", "assessment_seconds": 0.1}
+    variants = [made.variant({**entry, **told}, key=key) for key, entry in enumerate(entries)]
+    [axes] = auto_figure(variants).axes
+    short, auto = (
+        next(line for line in axes.lines if line.get_label() == label) for label in (SHORT_LABEL, AUTO_LABEL)
+    )
+    costs, overs = (np.asarray(values, dtype=float) for values in short.get_data())
+    assert overs == pytest.approx(2 * 2 / costs)
+    assert (costs.min(), costs.max()) == (pytest.approx(1.65, abs=0.1), pytest.approx(12))
+    costs, overs = (np.asarray(values, dtype=float) for values in auto.get_data())
+    assert overs == pytest.approx(2 * 2 / (costs - 1))
+    [file] = write_auto(tmp_path, variants)
+    assert "2 variants" in file.caption
+    assert file.svg.exists()
+    alone = made.variant(made.cell(42, newton=made.raced("newton", (0.005, 0.04, 0.02))))
+    assert write_auto(tmp_path, [alone]) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from tracking.figures.auto import write_auto
 from tracking.figures.evolution import evolution_figure
 from tracking.figures.front import write_front
 from tracking.figures.heatmap import write_heat_map
@@ -31,15 +32,15 @@ def representatives(variants: Sequence[TreeVariant]) -> list[TreeVariant]:
 def write_figures(
     directory: Path, variants: Sequence[TreeVariant], detailed: Sequence[TreeVariant] | None = None
 ) -> list[FigureFile]:
-    """KL over cost of ``detailed`` (``representatives``), the paper's main scenario first; the heat map of all variants;
-    h(eta), KL over run time and N(alpha) of ``detailed``.
+    """What ``auto`` reaches; KL over cost of ``detailed`` (``representatives``), the paper's main scenario first; the heat
+    map of all variants; h(eta), KL over run time and N(alpha) of ``detailed``.
 
     What cannot be drawn from this tree is left out.
     """
     detailed = representatives(variants) if detailed is None else detailed
     panels = [panel for v in representatives(variants) if (panel := shift_panel(v))]
     ordered = sorted(detailed, key=lambda v: v.variant.scenario is not Scenario.SUBCLASS)
-    figures = [figure for v in ordered for figure in write_front(directory, v)]
+    figures = [*write_auto(directory, variants), *(figure for v in ordered for figure in write_front(directory, v))]
     figures += [*write_heat_map(directory, variants), *write_shift(directory, panels)]
     for v in detailed:
         figures += evolution_figure(directory, v.entries, v.name, f"evolution_{slug(v.name)}")

@@ -47,6 +47,12 @@ class FigureFile:
     png: Path
 
 
+def first_figure(figures: Sequence[FigureFile]) -> FigureFile | None:
+    """What a reader should see first: what ``auto`` reaches, or else a variant's methods over cost."""
+    first = (figure for prefix in ("auto_front", "front_") for figure in figures if figure.name.startswith(prefix))
+    return next(first, None)
+
+
 @dataclass(frozen=True)
 class Look:
     """How one method is drawn, in every figure."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tracking.claims import Claim, Kind, Verdict, can_fail, claims_table, identities, identities_table
-from tracking.figures.style import FigureFile
+from tracking.figures.style import FigureFile, first_figure
 from tracking.html import VIEWPORT, Html, asset, document, joined, tag, typeset
 from tracking.page.explorer import explorer
 from tracking.page.layout import Layout, lay_out
@@ -63,7 +63,7 @@ def write_page(
     """
     title = f"Unlearning results: {', '.join(dict.fromkeys(v.variant.dataset for v in tree.variants)) or 'none'}"
     layout = lay_out(tree, tables)
-    headline_figure = next((figure for figure in figures if figure.name.startswith("front_")), None)
+    headline_figure = first_figure(figures)
     others = [figure for figure in figures if figure is not headline_figure]
     sections = (
         _section("front", *_front(tree, tables, headline_figure)),
