@@ -54,7 +54,7 @@ VERSIONS: Mapping[Kind, int] = MappingProxyType(
         **dict.fromkeys(Kind, 1),
         **dict.fromkeys((Kind.BASE, Kind.RETRAIN, Kind.FLOOR, Kind.PREPARED), 2),
         **dict.fromkeys((Kind.UNLEARN, Kind.ANSWERS), 3),
-        Kind.AUDIT: 7,
+        Kind.AUDIT: 8,
     }
 )
 

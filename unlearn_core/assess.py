@@ -72,9 +72,10 @@ def _tested(
     labels = problem.train.labels[rows]
     if compared_with is None:
         nothing = np.zeros(len(labels))
-        return kind_by_tests(Witnesses(labels, nothing, nothing, nothing[:, None]), problem.n_classes, None)
+        unseen = Witnesses(labels, nothing, nothing, lambda: nothing[:, None])
+        return kind_by_tests(unseen, problem.n_classes, None)
     log_q = np.asarray(crossfit.log_q[problem.train.number[rows]], dtype=np.float64)
-    seen = compared_with.see(log_q, labels, problem.train.seen[rows])
+    seen = compared_with.see(log_q, labels, lambda: problem.train.seen[rows])
     verdict = kind_by_tests(seen, problem.n_classes, compared_with.witnesses, seed)
     if len(rows) < asked:
         verdict = replace(verdict, why=f"{verdict.why}; {len(rows)} of the {asked} were compared")

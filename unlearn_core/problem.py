@@ -158,7 +158,7 @@ class Problem:
 
     def kept_answers(self, forget: Mask) -> float | None:
         """Would a model of D without these rows, some of those that are here, still know them? A share of right answers."""
-        return kept_answers(self.prepare(DISCRIMINANT), self.train.seen[forget], self.train.labels[forget])
+        return kept_answers(self.prepare(DISCRIMINANT), self.train.seen, self.train.labels, np.flatnonzero(forget))
 
     def part(self, forget: Mask, retained: int) -> tuple[Problem, Mask]:
         """The rows to forget and so many retained ones, evenly spread, or as many as are forgotten; and which are which.

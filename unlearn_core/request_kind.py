@@ -7,9 +7,11 @@ are not: their rows vouch for each other in the fold models, and would be missin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,19 +101,24 @@ class Witnesses:
     Attributes:
         labels: (n,) in 0..C-1.
         losses, entropies: (n,) of the model on the row.
-        places: (n, P) the row in the whitened principal directions of the held-out rows.
+        find_places: of ``places``, when they are asked for: what a request's losses tell needs no look at its features.
     """
 
     labels: NDArray[np.int64]
     losses: Array
     entropies: Array
-    places: Array
+    find_places: Callable[[], Array]
+
+    @cached_property
+    def places(self) -> Array:
+        """(n, P) the rows in the whitened principal directions of the held-out rows."""
+        return self.find_places()
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, rows: NDArray[np.integer]) -> Witnesses:
-        return Witnesses(self.labels[rows], self.losses[rows], self.entropies[rows], self.places[rows])
+        return Witnesses(self.labels[rows], self.losses[rows], self.entropies[rows], lambda: self.places[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +129,7 @@ class HeldoutView:
     rows that it is fitted to it fits too well.
 
     Attributes:
-        labels, losses, entropies, places: (M // 2, ...) as ``Witnesses`` has them, each row through one fold model in turn.
+        labels, losses, entropies: (M // 2,) and places (M // 2, P) of ``Witnesses``, by one fold model in turn.
         centre: (d,) and directions (d, P): a row x lies at (x - centre) @ directions.
     """
 
@@ -135,12 +142,17 @@ class HeldoutView:
 
     @property
     def witnesses(self) -> Witnesses:
-        return Witnesses(self.labels, self.losses, self.entropies, self.places)
+        return Witnesses(self.labels, self.losses, self.entropies, lambda: self.places)
 
-    def see(self, log_q: NDArray[np.floating], labels: Labels, features: NDArray[np.floating]) -> Witnesses:
-        """Records, by their own out-of-fold (n, C) log posteriors and their (n, d) features."""
+    def see(
+        self, log_q: NDArray[np.floating], labels: Labels, find_features: Callable[[], NDArray[np.floating]]
+    ) -> Witnesses:
+        """Records, by their own out-of-fold (n, C) log posteriors and, if it takes them to tell, their (n, d) features."""
+
+        def places() -> Array:
+            return (np.asarray(find_features(), dtype=np.float64) - self.centre) @ self.directions
+
         losses, entropies = losses_and_entropies(log_q, labels)
-        places = (np.asarray(features, dtype=np.float64) - self.centre) @ self.directions
         return Witnesses(labels.astype(np.int64), losses, entropies, places)
 
 
@@ -205,15 +217,14 @@ def kind_by_tests(records: Witnesses, n_classes: int, heldout: Witnesses | None,
         return Verdict(
             RequestKind.UNKNOWN, f"{have} held-out rows; at least {LEAST_HELDOUT} are needed to compare with"
         )
-    tests = _holm([_compare_shares(records.labels, heldout.labels, n_classes, draws_for("shares", seed))])
-    if tests[0].p_value * MOST_TESTS > LEVEL:  # else it is rejected whatever the others say
-        tests = _holm([*tests, *_compare(records, heldout, seed)])
+    shares = _compare_shares(records.labels, heldout.labels, n_classes, draws_for("shares", seed))
+    tests = _until_told(chain([shares], _comparisons(records, heldout, seed)))
     within = tests[0].rejected
     if within:
         matched = _matched(records.labels, heldout.labels, draws_for("matched", seed))
         if matched is None:
             return Verdict(RequestKind.UNKNOWN, "classes are asked for of which there are too few held-out rows", tests)
-        tests = _holm(_compare(records, heldout[matched], seed))
+        tests = _until_told(_comparisons(records, heldout[matched], seed))
     odd = [test.name for test in tests if test.rejected]
     among = " of the same classes" if within else ""
     if odd:
@@ -235,17 +246,23 @@ def losses_and_entropies(log_q: NDArray[np.floating], labels: Labels) -> tuple[A
     return -log_q[np.arange(len(labels)), labels], entropies_of(log_q)
 
 
-def _compare(records: Witnesses, heldout: Witnesses, seed: int) -> list[Comparison]:
-    """All comparisons but that of class shares, or as many as it takes to tell the records from the others."""
-    tests = [
-        _compare_ranks("losses", records.losses, heldout.losses),
-        _compare_ranks("entropies", records.entropies, heldout.entropies),
-        _compare_centres(records.places, heldout.places, draws_for("places", seed)),
-    ]
-    told = min(test.p_value for test in tests) * MOST_TESTS <= LEVEL  # whatever companions say, and they take longest
-    if len(records) > 1 and not told:
-        tests.append(_compare_companions(records.places, heldout.places, draws_for("companions", seed)))
-    return tests
+def _comparisons(records: Witnesses, heldout: Witnesses, seed: int) -> Iterator[Comparison]:
+    """All comparisons but that of class shares, each made when it is asked for, those that take least first."""
+    yield _compare_ranks("losses", records.losses, heldout.losses)
+    yield _compare_ranks("entropies", records.entropies, heldout.entropies)
+    yield _compare_centres(records.places, heldout.places, draws_for("places", seed))
+    if len(records) > 1:
+        yield _compare_companions(records.places, heldout.places, draws_for("companions", seed))
+
+
+def _until_told(comparisons: Iterable[Comparison]) -> tuple[Comparison, ...]:
+    """Up to the first that tells the records from the others, whatever the ones after it would say."""
+    made: list[Comparison] = []
+    for test in comparisons:
+        made.append(test)
+        if test.p_value * MOST_TESTS <= LEVEL:
+            return _holm(made, MOST_TESTS)
+    return _holm(made)
 
 
 def _compare_ranks(name: str, records: Array, heldout: Array) -> Comparison:
@@ -358,10 +375,14 @@ def _among(name: str, own: float, at_random: Callable[[int], Array], most: int) 
     return Comparison(name, own, p_value)
 
 
-def _holm(tests: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """The tests with p-values adjusted for their number, so that none is rejected wrongly at the level of all."""
+def _holm(tests: Sequence[Comparison], of: int | None = None) -> tuple[Comparison, ...]:
+    """The tests with p-values adjusted for their number, so that none is rejected wrongly at the level of all.
+
+    Args:
+        of: how many tests there may be, if some were not made: those may have any p-value.
+    """
     order = np.argsort([test.p_value for test in tests])
-    steps = [(len(tests) - place) * tests[i].p_value for place, i in enumerate(order)]
+    steps = [((of or len(tests)) - place) * tests[i].p_value for place, i in enumerate(order)]
     adjusted = np.empty(len(tests))
     adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
     return tuple(replace(test, adjusted=float(p)) for test, p in zip(tests, adjusted, strict=True))

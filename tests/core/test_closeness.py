@@ -54,8 +54,12 @@ HELDOUT_X, HELDOUT_Y = draw(4000, RNG)
 VIEW: HeldoutView = view_heldout(np.stack([posteriors(HELDOUT_X)] * 5), HELDOUT_Y, HELDOUT_X)
 
 
+def seen(x: np.ndarray, labels: np.ndarray, view: HeldoutView = VIEW) -> Witnesses:
+    return view.see(posteriors(x), labels, lambda: x)
+
+
 def judge(x: np.ndarray, labels: np.ndarray, seed: int = 0) -> Verdict:
-    return kind_of_request(VIEW.see(posteriors(x), labels, x), COUNTS, VIEW.witnesses, 5, seed)
+    return kind_of_request(seen(x, labels), COUNTS, VIEW.witnesses, 5, seed)
 
 
 @pytest.mark.parametrize("n", [1, 3, 40, 300])
@@ -65,7 +69,7 @@ def test_of_random_requests_about_a_twentieth_is_rejected(n):
     for seed in range(120):
         (x, labels), (held_x, held_y) = draw(n, rng), draw(1200, rng)
         view = view_heldout(posteriors(held_x)[None], held_y, held_x)
-        verdicts.append(kind_of_request(view.see(posteriors(x), labels, x), COUNTS, view.witnesses, 5, seed))
+        verdicts.append(kind_of_request(seen(x, labels, view), COUNTS, view.witnesses, 5, seed))
     assert np.mean([verdict.kind is RequestKind.GROUP for verdict in verdicts]) <= 0.05 + 3 * 0.02
     by_name: dict[str, list[float]] = {}
     for verdict in verdicts:
@@ -78,13 +82,28 @@ def test_of_random_requests_about_a_twentieth_is_rejected(n):
 
 
 def test_a_subclass_is_rejected_though_labels_and_losses_look_the_same():
+    """Models that say the same of every row: only places are left to tell."""
     rng = np.random.default_rng(0)
+    view = view_heldout(np.full((5, len(HELDOUT_X), N_CLASSES), -np.log(N_CLASSES)), HELDOUT_Y, HELDOUT_X)
     for n in (40, 100, 1000):
-        labels = np.zeros(n, dtype=np.int64)
-        verdict = judge(CENTRES[0, 1] + rng.normal(size=(n, DIM)), labels)
+        labels, unsure = np.zeros(n, dtype=np.int64), np.full((n, N_CLASSES), -np.log(N_CLASSES))
+        x = CENTRES[0, 1] + rng.normal(size=(n, DIM))
+        verdict = kind_of_request(view.see(unsure, labels, lambda x=x: x), COUNTS, view.witnesses, 5)
         assert verdict.kind is RequestKind.GROUP
         assert verdict.within_classes
         assert "places" in verdict.why
+
+
+def test_what_losses_tell_is_not_looked_for_in_features():
+    x, labels = draw(60, np.random.default_rng(2))
+    wrong = (labels + 1) % N_CLASSES
+
+    def features() -> np.ndarray:
+        raise AssertionError("the features were asked for")
+
+    verdict = kind_of_request(VIEW.see(posteriors(x), wrong, features), COUNTS, VIEW.witnesses, 5)
+    assert verdict.kind is RequestKind.GROUP
+    assert [test.name for test in verdict.tests] == ["class shares", "losses"]
 
 
 def test_records_that_vouch_for_each_other_are_rejected():
@@ -121,7 +140,7 @@ def test_random_rows_of_some_classes_are_compared_within_these_classes():
 def test_whole_classes_crowded_classes_and_missing_held_out_rows():
     rng = np.random.default_rng(4)
     x, labels = draw(400, rng)
-    records = VIEW.see(posteriors(x), labels, x)
+    records = seen(x, labels)
     whole = records[np.flatnonzero(labels < 2)]
     counts = np.bincount(labels)
     assert kind_of_request(whole, counts, VIEW.witnesses, 5).kind is RequestKind.WHOLE_CLASS
@@ -141,7 +160,7 @@ def test_one_record_is_judged_by_its_rank_among_held_out_rows():
     """And the verdict says how little that is."""
     x, labels = draw(1, np.random.default_rng(5))
     verdict = judge(x, labels)
-    record = VIEW.see(posteriors(x), labels, x)
+    record = seen(x, labels)
     below = np.mean(VIEW.losses < record.losses)
     by_name = {test.name: test.p_value for test in verdict.tests}
     assert by_name["losses"] == pytest.approx(2 * min(below, 1 - below), abs=0.01)
@@ -191,8 +210,8 @@ def test_the_kind_depends_on_nothing_but_what_rows_say_and_where_they_are():
     renamed = view_heldout(np.stack([log_h[:, back]] * 5), names[HELDOUT_Y], HELDOUT_X)
     plain = judge(x, labels).tests
     verdicts = (
-        kind_of_request(turned.see(log_f, labels, x @ rotation), COUNTS, turned.witnesses, 5),
-        kind_of_request(renamed.see(log_f[:, back], names[labels], x), COUNTS, renamed.witnesses, 5),
+        kind_of_request(turned.see(log_f, labels, lambda: x @ rotation), COUNTS, turned.witnesses, 5),
+        kind_of_request(renamed.see(log_f[:, back], names[labels], lambda: x), COUNTS, renamed.witnesses, 5),
     )
     for verdict in verdicts:
         for ours, theirs in zip(plain, verdict.tests, strict=True):
@@ -204,6 +223,18 @@ def test_holm_by_hand():
     assert [test.adjusted for test in _holm(tests)] == pytest.approx([0.06, 0.03, 0.06])
     many = stats.false_discovery_control([0.01], method="by")  # one test needs no correction, whoever makes it
     assert _holm([Comparison("only", 0.0, 0.01)])[0].adjusted == pytest.approx(float(many[0]))
+
+
+def test_tests_that_were_not_made_count_in_holms_correction_as_if_they_had_said_anything():
+    """Whatever the others say, a p-value is adjusted to no more than without them."""
+    made = [Comparison("losses", 0.0, 0.03), Comparison("entropies", 0.0, 0.001)]
+    alone = [test.adjusted for test in _holm(made, of=5)]
+    assert alone == pytest.approx([0.12, 0.005])
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        others = [Comparison(str(i), 0.0, float(p)) for i, p in enumerate(rng.uniform(size=3) ** 4)]
+        whole = _holm([*made, *others])
+        assert whole[1].adjusted <= alone[1] + 1e-12
 
 
 def test_class_weights_give_the_shares_asked_for():
