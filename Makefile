@@ -9,7 +9,7 @@ READY := .venv/.ready
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 PIP := $(INSTALL) --constraint constraints.txt
 
-.PHONY: demo test tests check lint types docs quotes bench chaos clean
+.PHONY: demo test tests slow check lint types docs quotes bench chaos clean
 
 demo: $(READY)
 	$(BIN)/unlearn run --methods all --out runs/demo
@@ -23,8 +23,14 @@ test: lint
 # By file: tests of one file share what is costly to make, such as a cluster. Three processes for two cores: while one waits for
 # Ray or a server to start, the other two compute. No restarts: xdist 3.8 would give the next process the test that ended the
 # last one, again and again (pytest-xdist 1371), or wait for ever (1378); so the run ends instead.
+PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+
 tests: $(READY)
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+	$(PYTEST) -m "not slow"
+
+# What takes long because it waits: Ray whose nodes are killed, jobs that are stopped, servers, browsers. CI runs both.
+slow: $(READY)
+	$(PYTEST) -m slow
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
