@@ -20,11 +20,13 @@ from unlearn_core.request_kind import RequestKind
 from unlearn_core.within_budget import (
     NEWTON,
     NEWTON_CROSSFIT,
+    SHORT_YOUNG,
     BudgetChoice,
     Costs,
     choose_within,
     hidden_layers,
     least_warm_cost,
+    least_young_cost,
 )
 
 AUTO_BUDGETS: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1)
@@ -85,14 +87,16 @@ def auto_choice(variant: TreeVariant, budget: float) -> BudgetChoice:
     )
     arch, n_retained = variant.variant.arch, min(entry["n_retain"] for entry in entries)
     deep = arch in RESNETS
-    least = least_warm_cost(n_retained, training_epochs(arch), training_optimization(arch).batch_size, deep)
+    training = n_retained, training_epochs(arch), training_optimization(arch).batch_size
+    least = least_warm_cost(*training, deep)
+    young = least_young_cost(*training) if variant.has(SHORT_YOUNG) else None
     kept = [share for entry in entries if (share := entry.get("kept_answers")) is not None]
     known = sum(kept) / len(kept) if kept else None
     kind = KINDS[variant.variant.scenario]
     hidden = hidden_layers(arch)
     answered = path if hidden == 0 else None  # it has no other answer
     records = entries[0]["n_forget"]
-    choice = choose_within(kind, hidden, budget, Costs(step, taught, least, answered), known, deep, records)
+    choice = choose_within(kind, hidden, budget, Costs(step, taught, least, answered, young), known, deep, records)
     if choice is None:
         raise ValueError(f"{variant.name} is of no kind")
     return choice

@@ -15,9 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unlearn_core.crossfit import CrossFitConstants, draw_folds
-from unlearn_core.errors import BadInput
-from unlearn_core.recipes import CROSS_ENTROPY, Pass, Phase, Recipe, Start, Visit, optimization_of
-from unlearn_core.seeding import derive_seed
+from unlearn_core.short_networks import ShortTraining, train_network
 
 if TYPE_CHECKING:
     from unlearn_core.preparations import Given
@@ -26,26 +24,11 @@ STREAM = "fold-networks"
 
 
 @dataclass(frozen=True)
-class FoldNetworkConstants:
-    """The folds, and the training of their networks: a retrain in which the rate falls within a few epochs."""
+class FoldNetworkConstants(ShortTraining):
+    """The folds, and the training of their networks."""
 
-    folds: int = 5
     epochs: int = 5
-    rate: float = 1.0
-    """In units of the architecture's own training rate."""
-    last_rate: float = 0.1
-    """The share of it to which it falls by the end."""
-    seed: int = 0
-
-    @property
-    def recipe(self) -> Recipe:
-        return Recipe(
-            phases=(Phase((Pass(Visit.RETAIN, CROSS_ENTROPY),), self.epochs),),
-            start=Start.FRESH,
-            rate=self.rate,
-            last_rate=self.last_rate,
-            batch_statistics=True,
-        )
+    folds: int = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,23 +43,11 @@ def train_fold_networks(given: Given, constants: FoldNetworkConstants) -> OutOfF
     """Train a network for every fold, on all other rows, and ask it about its own."""
     import torch
 
-    from unlearn_core.nets.make import fresh_network
-    from unlearn_core.training import Member, train
-
-    if given.arch is None:
-        raise BadInput(
-            "networks of the folds cannot be built: the architecture has no name here; choose another method"
-        )
-    rows, n_classes = given.problem.train, given.problem.n_classes
+    rows = given.problem.train
     folds = draw_folds(rows.labels, CrossFitConstants(folds=constants.folds, seed=constants.seed))
-    log_q = np.empty((len(rows), n_classes), dtype=np.float32)
+    log_q = np.empty((len(rows), given.problem.n_classes), dtype=np.float32)
     for fold in range(constants.folds):
-        unseen = folds == fold if given.removed is None else (folds == fold) | given.removed
-        stream = f"{STREAM}/{fold}"
-        generator = torch.Generator().manual_seed(derive_seed(constants.seed, stream, "weights"))
-        net = fresh_network(given.arch, rows.inputs, n_classes, [generator], given.pretrained)
-        lesson = Member(constants.seed, stream, rows.label_tensor, torch.from_numpy(unseen))
-        train(net, rows.inputs, [lesson], constants.recipe, optimization_of(constants.recipe, given.arch))
+        net = train_network(given, constants, f"{STREAM}/{fold}", folds == fold)
         own = torch.from_numpy(np.flatnonzero(folds == fold)).to(rows.inputs.device)
         log_q[folds == fold] = torch.log_softmax(net.logits(0, rows.inputs, own).double(), 1).float().cpu().numpy()
     return OutOfFold(folds, log_q)

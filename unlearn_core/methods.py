@@ -22,7 +22,7 @@ from unlearn_core.edits import flow, newton, newton_crossfit, newton_last, ssd, 
 from unlearn_core.edits.flow_path import FlowConstants
 from unlearn_core.edits.request import EditRequest
 from unlearn_core.errors import BadInput
-from unlearn_core.preparations import CROSSFIT, CURVATURE, FLOW, FOLD_NETWORKS, IMPORTANCES, MOMENTS, PROBE
+from unlearn_core.preparations import CROSSFIT, CURVATURE, FLOW, FOLD_NETWORKS, IMPORTANCES, MOMENTS, PROBE, YOUNG
 from unlearn_core.proxies import crossfit, empirical, fresh, probe
 from unlearn_core.proxies.doubled import lda_2c
 from unlearn_core.proxies.gaussian import Components, GaussianProxy, fit_gaussian
@@ -103,13 +103,15 @@ class BaselineMethod:
     """How its passes draw rows by what models of the folds say of them; None: it asks no such models."""
     step: newton.NewtonConstants | None = None
     """The Newton step that it takes before it trains; None: it takes none."""
+    from_young: bool = False
+    """Whether it starts from a young network in the place of the base."""
     family: Literal[Family.BASELINE] = Family.BASELINE
 
     @property
     def prepares(self) -> tuple[str, ...]:
         """What of ``preparations.PREPARATIONS`` it starts from."""
-        given = ((CROSSFIT, self.draws), (CURVATURE, self.step))
-        return tuple(name for name, constants in given if constants is not None)
+        needed = {CROSSFIT: self.draws is not None, CURVATURE: self.step is not None, YOUNG: self.from_young}
+        return tuple(name for name, needs_it in needed.items() if needs_it)
 
     @property
     def constants(self) -> DoubtConstants | StepThenRows | None:
@@ -176,11 +178,15 @@ def _baseline(
 
 
 def _cut_short(
-    name: str, recipe: Recipe, draws: DoubtConstants | None = None, step: newton.NewtonConstants | None = None
+    name: str,
+    recipe: Recipe,
+    draws: DoubtConstants | None = None,
+    step: newton.NewtonConstants | None = None,
+    from_young: bool = False,
 ) -> BaselineMethod:
     """The same in every preset, and no method of the paper."""
     presets = MappingProxyType(dict.fromkeys(PRESETS, recipe))
-    return BaselineMethod(name, presets, paper=False, draws=draws, step=step)
+    return BaselineMethod(name, presets, paper=False, draws=draws, step=step, from_young=from_young)
 
 
 def _table(*lines: Method) -> Mapping[str, Method]:
@@ -280,6 +286,7 @@ TABLE: Mapping[str, Method] = _table(
     _cut_short("short-small", short.SMALL),
     _cut_short("short-warm", short.WARM),
     _cut_short("short-same", short.SAME),
+    _cut_short("short-young", short.YOUNG, from_young=True),
     _cut_short("short-hard", short.HARD, DoubtConstants()),
     _cut_short("short-hard-warm", short.HARD_WARM, DoubtConstants()),
     _cut_short("short-hard-group", short.HARD_GROUP, DoubtConstants()),

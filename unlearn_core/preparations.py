@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unlearn_core import crossfit, fold_networks, kept_answers
+from unlearn_core import crossfit, fold_networks, kept_answers, young
 from unlearn_core.edits import flow_path, newton, ssd
 from unlearn_core.edits.flow_path import FLOW
 from unlearn_core.grid import HIDDEN_LAYERS, HIDDEN_WIDTH
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Arrays = Mapping[str, NDArray]
 
 MOMENTS, PROBE, CROSSFIT, CURVATURE, IMPORTANCES = "moments", "probe", "crossfit", "curvature", "importances"
-FOLD_NETWORKS, DISCRIMINANT = "fold-networks", "discriminant"
+FOLD_NETWORKS, DISCRIMINANT, YOUNG = "fold-networks", "discriminant", "young"
 
 
 class Per(StrEnum):
@@ -137,6 +137,9 @@ PREPARATIONS: Mapping[str, Preparation] = MappingProxyType(
             fold_networks.FoldNetworkConstants(),
             Per.ARCHITECTURE,
             of_inputs=True,
+        ),
+        YOUNG: Preparation(
+            young.train_young, young.YoungNetwork, young.YoungConstants(), Per.ARCHITECTURE, of_inputs=True
         ),
         FLOW: Preparation(
             flow_path.prepare, _fields_of(flow_path.FlowPath), flow_path.FlowConstants(), Per.ARCHITECTURE

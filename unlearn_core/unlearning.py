@@ -22,7 +22,7 @@ from unlearn_core.finalize import Lesson, distil, distil_until_done, least_squar
 from unlearn_core.methods import BaselineMethod, EditMethod, Family, ProxyMethod
 from unlearn_core.nets.make import fresh_network, mixed, stored_network
 from unlearn_core.nets.stack import NetworkStack, State
-from unlearn_core.preparations import CROSSFIT, PREPARATIONS, PROBE, Given, Kept, Per, kept_as
+from unlearn_core.preparations import CROSSFIT, PREPARATIONS, PROBE, YOUNG, Given, Kept, Per, kept_as
 from unlearn_core.problem import Cell, Problem
 from unlearn_core.proxies.covariance import Shrinkage
 from unlearn_core.proxies.empirical import NOWHERE
@@ -117,8 +117,8 @@ def _run_baseline(
                 )
                 for cell, soft in zip(reference.cells, _teachers(line.name, recipe, reference), strict=True)
             ]
-            stepped = base if step is None else _stepped(reference, step, [values for values, _ in prepared])
-            student = _start(line.name, recipe, reference, stepped)
+            old = _network_before(line, reference, step, [values for values, _ in prepared])
+            student = _start(line.name, recipe, reference, old)
             last = training.record_at[-1] if training.record_at else None
             history = _History(student, reference.scorers, [0.0] * len(members), watch, progress, last)
             train(student, rows.inputs, members, training, run.optimization, history.end_epoch)
@@ -162,6 +162,19 @@ def _drawn(seeds: Sequence[int], reference: Reference, pretrained: State | None)
     )
 
 
+def _network_before(
+    line: BaselineMethod,
+    reference: Reference,
+    step: NewtonConstants | None,
+    prepared: Sequence[Mapping[str, Any]],
+) -> NetworkStack:
+    """For every cell, the network of which a recipe's start has a share: the base, after a Newton step, or a young one."""
+    if line.from_young:
+        states = [values[YOUNG].state() for values in prepared]
+        return stored_network(reference.arch, states, reference.base.net.device)
+    return reference.base.net if step is None else _stepped(reference, step, prepared)
+
+
 def _stepped(reference: Reference, constants: NewtonConstants, prepared: Sequence[Mapping[str, Any]]) -> NetworkStack:
     """Every cell's base after a Newton step away from its records, or as it is if no step leaves retained rows alone."""
     base, states = reference.base.net, []
@@ -173,7 +186,10 @@ def _stepped(reference: Reference, constants: NewtonConstants, prepared: Sequenc
 
 
 def _start(method: str, recipe: Recipe, reference: Reference, base: NetworkStack) -> NetworkStack:
-    """The network that a recipe trains: a copy of the base, or fresh weights with a share of the base's mixed in."""
+    """The network that a recipe trains: a copy of the base, or fresh weights with a share of the base's mixed in.
+
+    ``base`` is what it is taken for: a young network in its place, or where a Newton step leads from it.
+    """
     if recipe.start is Start.BASE:
         return base.select(range(base.n_members))
     if recipe.start is Start.INITIAL:

@@ -26,7 +26,7 @@ from unlearn_core.request_kind import RequestKind
 LINEAR = "linear"
 """The architecture without hidden layers."""
 NEWTON, TRUNCATE, NEWTON_CROSSFIT, NEWTON_LAST = "newton", "truncate", "newton-crossfit", "newton-last"
-SHORT, SHORT_SMALL, SHORT_WARM = "short", "short-small", "short-warm"
+SHORT, SHORT_SMALL, SHORT_WARM, SHORT_YOUNG = "short", "short-small", "short-warm", "short-young"
 SHORT_HARD, SHORT_HARD_WARM = "short-hard", "short-hard-warm"
 SHORT_HARD_GROUP, SHORT_HARD_LINEAR = "short-hard-group", "short-hard-linear"
 SHORT_HARD_SLOW, SHORT_HARD_NEAR, NEWTON_HARD = "short-hard-slow", "short-hard-near", "newton-hard"
@@ -117,6 +117,11 @@ def least_steps(base_share: float, retrain_steps: int, deep: bool = False) -> in
     return MORE_WARM_STEPS if base_share else MORE_STEPS
 
 
+def least_young_cost(n_retained: int, retrain_epochs: int, batch_size: int) -> float:
+    """What the fewest steps from a young network take of a retrain: what it has to learn it knows."""
+    return LEAST_STEPS / (math.ceil(n_retained / batch_size) * retrain_epochs)
+
+
 def least_warm_cost(n_retained: int, retrain_epochs: int, batch_size: int, deep: bool = False) -> float:
     """What the fewest steps from a share of the base take of a retrain: more than all of it for some hundred rows."""
     steps = math.ceil(n_retained / batch_size) * retrain_epochs
@@ -150,12 +155,14 @@ class Costs:
         taught: of ``newton-crossfit``.
         least_warm: what ``short-warm`` takes at the least; infinite if fresh weights cannot be had.
         path: of ``flow``.
+        young: what ``short-young`` takes at the least.
     """
 
     step: float | None = None
     taught: float | None = None
     least_warm: float = 0.0
     path: float | None = None
+    young: float | None = None
 
     def more_buys(self, otherwise: str) -> str:
         """What a larger budget buys: ``flow`` if there is a path, something else ``otherwise``."""
@@ -206,15 +213,23 @@ def choose_within(
 
 
 def _for_deep(kind: RequestKind, budget: float, costs: Costs) -> BudgetChoice:
-    """Set on the development requests of ResNet-8 (docs/records/deep_development.csv).
+    """Set on the development requests of ResNet-8 (docs/records/deep_development.csv, deep_young.csv).
 
     What remembers is the features, so that no step above them and no model of them helps much; and two trainings are so far
-    apart that a short one, which is less sure, is closer to the retrain than the network is, on scattered rows too.
+    apart that a short one, which is less sure, is closer to the retrain than the network is, on scattered rows too. Most of
+    what a short one lacks a young network has learned before anybody asked.
     """
+    if costs.young is not None and budget >= costs.young:
+        why = (
+            "a network that was trained on all rows for a few epochs knows what a retrain learns first, and hardly them"
+        )
+        return BudgetChoice(SHORT_YOUNG, why, SHORT, MORE_TRAINING)
     if budget >= costs.least_warm:
         why = "the features themselves remember, and a retrain cut short that starts from a part of them does so less"
         return BudgetChoice(SHORT_WARM, why, SHORT, MORE_TRAINING)
     later = f"{SHORT_WARM}, from {costs.least_warm:.1%} on" if costs.least_warm < 1 else "nothing"
+    if costs.young is not None and costs.young < 1:
+        later = f"{SHORT_YOUNG}, from {costs.young:.1%} on"
     if kind is RequestKind.WHOLE_CLASS:
         return BudgetChoice(TRUNCATE, "the class leaves the answer, the others keep their ratios", SHORT, later)
     if kind is RequestKind.GROUP:

@@ -16,7 +16,14 @@ from tracking.tree import Tree
 from unlearn_core import methods
 from unlearn_core.grid import Scenario
 from unlearn_core.request_kind import RequestKind
-from unlearn_core.within_budget import Costs, choose_within, flow_cost, least_warm_cost, newton_crossfit_cost
+from unlearn_core.within_budget import (
+    Costs,
+    choose_within,
+    flow_cost,
+    least_warm_cost,
+    least_young_cost,
+    newton_crossfit_cost,
+)
 
 GROUP, SCATTERED, CLASS = RequestKind.GROUP, RequestKind.EXCHANGEABLE, RequestKind.WHOLE_CLASS
 STEP = 0.007
@@ -211,6 +218,25 @@ def test_the_rule_for_networks_that_were_trained_end_to_end(kind, budget, expect
     never = choose_within(kind, 1, budget, Costs(STEP, None, math.inf), deep=True)
     assert never is not None
     assert never.method != "short-warm", "no network can be trained anew"
+
+
+@pytest.mark.parametrize("kind", [CLASS, GROUP, SCATTERED])
+def test_a_young_network_is_where_deep_networks_start_from_if_one_is_prepared(kind):
+    """Ten steps of a thousand: 1 % of a retrain."""
+    young = least_young_cost(5000, 25, 128)
+    assert young == pytest.approx(0.01)
+    costs = Costs(STEP, None, least_warm_cost(5000, 25, 128, deep=True), young=young)
+    for budget in (0.01, 0.03, 0.5):
+        choice = choose_within(kind, 1, budget, costs, deep=True)
+        assert choice is not None
+        assert choice.method == "short-young"
+    before = choose_within(kind, 1, 0.009, costs, deep=True)
+    assert before is not None
+    assert before.method != "short-young"
+    assert before.more == "short-young, from 1.0% on"
+    head = choose_within(kind, 1, 0.03, costs)
+    assert head is not None
+    assert head.method != "short-young", "heads remember a group from the first epoch on"
 
 
 def test_an_unknown_kind_is_left_to_the_proxies():

@@ -113,6 +113,7 @@ LOOKS: Mapping[str, Look] = MappingProxyType(
         "short": Look("#000000", "-", ".", 2.2, filled=True),
         "short-small": Look("#000000", (0, (6, 1)), "D", 1.4, filled=False),
         "short-warm": Look("#000000", (0, (4, 1.5)), "s", 1.4, filled=False),
+        "short-young": Look("#2a9d3a", "-", "$Y$", 2.2, filled=True),
         "short-hard": Look("#d1008f", "-", "d", 2.2, filled=True),
         "short-hard-warm": Look("#d1008f", (0, (4, 1.5)), "8", 2.0, filled=False),
         "short-hard-group": Look("#d1008f", (0, (2, 1.5)), ">", 2.0, filled=False),

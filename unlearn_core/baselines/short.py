@@ -24,6 +24,10 @@ from 8 % of a retrain on. ``short-hard-near``, for classes, starts from more of 
 the others remember is little. ``newton-hard``, for scattered rows, goes on from a Newton step, in small steps: what the step
 could not know of the retained rows, these say.
 
+``short-young`` goes on from a young network, one that was trained on D for a few epochs (``young``), in small steps: it has
+learned what a retrain learns first and has not come to remember single records yet. The outputs of a class that is forgotten
+start fresh. It is for networks that are trained end to end: heads remember a group from the first epoch on.
+
 ``short-same`` starts from the very weights that the base started from, and the retrain does. Who kept them, or the seed that
 they were drawn from, can; a request to somebody else's network cannot.
 """
@@ -54,6 +58,15 @@ SMALL = replace(
 WARM = replace(SHORT, base_share=0.4, last_rate=0.1, averaging=None, record_at=(0.1, 0.5, 1.5, 5.0))
 
 SAME = replace(SHORT, start=Start.INITIAL)
+
+YOUNG = replace(
+    WARM,
+    phases=(replace(SHORT.phases[0], epochs=3),),
+    base_share=1.0,
+    rate=0.3,
+    # about 1, 3 and 10 % of a retrain of 25 epochs
+    record_at=(0.25, 0.75, 2.5),
+)
 
 HARD_ROWS = Pass(Visit.RETAIN_DRAWN, CROSS_ENTROPY, batch_size=256)
 # hard rows come again and again: at three times the retrain's rate weights follow single ones of them

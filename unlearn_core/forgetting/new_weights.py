@@ -21,10 +21,10 @@ from unlearn_core.grid import RESNETS
 from unlearn_core.methods import BaselineMethod, Family
 from unlearn_core.nets.make import mixed, with_state
 from unlearn_core.nets.stack import NetworkStack
-from unlearn_core.preparations import CROSSFIT, PREPARATIONS, Given, Per
+from unlearn_core.preparations import CROSSFIT, PREPARATIONS, YOUNG, Given, Per
 from unlearn_core.seeding import derive_seed
 from unlearn_core.training import Member, train
-from unlearn_core.within_budget import affordable_epochs, hidden_layers, least_steps, newton_cost
+from unlearn_core.within_budget import LEAST_STEPS, affordable_epochs, hidden_layers, least_steps, newton_cost
 
 if TYPE_CHECKING:
     from unlearn_core.forgetting.open_request import OpenRequest
@@ -80,7 +80,7 @@ def train_anew(request: OpenRequest, plan: Plan) -> Finalized:
         before = 0.0 if line.step is None else newton_cost(plan.n_forget, len(rows), longest)
         budget = max(plan.settings.budget - before, 0.0)
         lasts = affordable_epochs(budget, longest, own_batch, hidden_layers(request.arch))
-    least = least_steps(recipe.base_share, steps * longest, request.arch in RESNETS)
+    least = LEAST_STEPS if line.from_young else least_steps(recipe.base_share, steps * longest, request.arch in RESNETS)
     lasts = min(max(lasts, least / steps), longest)
     recipe, prepared = recipe.lasting(lasts), _prepared_for(request, line.prepares, net)
     watch = Stopwatch(net.device)
@@ -101,7 +101,7 @@ def _start(
     line: BaselineMethod, base: NetworkStack, request: OpenRequest, plan: Plan, prepared: Mapping[str, Any]
 ) -> tuple[NetworkStack, str]:
     """The network that a retrain cut short starts from, and what it is: fresh weights, a share of the model's in them,
-    all of the model's, or where a Newton step leads from these."""
+    all of the model's, where a Newton step leads from these, or a young network's."""
     if request.blueprint is None:
         raise ValueError(f"{line.name} starts from fresh weights, and there are none")
     rows, seed = request.subject.all_rows.train, derive_seed(plan.settings.seed, line.name, "weights")
@@ -109,11 +109,15 @@ def _start(
     share, moved = line.presets["paper"].base_share, None
     if share == 0:
         return fresh, "fresh weights"
-    if line.step is not None:
+    if line.from_young:
+        moved = with_state(base, prepared[YOUNG].state())
+    elif line.step is not None:
         asked = EditRequest(request.subject.problem, plan.forget, base, 0, prepared, plan.settings.seed)
         moved = newton.step(asked, line.step)
     lost = request.subject.problem.lost_classes(plan.forget)
     start = with_state(base, mixed(fresh, moved or base, 0, share, lost))
     if share < 1:
         return start, f"fresh weights with {share:.0%} of the model's mixed in"
-    return start, "the model's weights" if moved is None else "where a Newton step leads"
+    if moved is None:
+        return start, "the model's weights"
+    return start, "a young network" if line.from_young else "where a Newton step leads"

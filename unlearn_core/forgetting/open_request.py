@@ -66,7 +66,7 @@ from unlearn_core.grid import RESNETS
 from unlearn_core.methods import Family
 from unlearn_core.nets.make import Blueprint
 from unlearn_core.nets.stack import NetworkStack
-from unlearn_core.preparations import CROSSFIT, MOMENTS, Kept
+from unlearn_core.preparations import CROSSFIT, MOMENTS, YOUNG, Kept
 from unlearn_core.proxies.statistics import Moments, compute_moments
 from unlearn_core.recipes import HEAD_EPOCHS
 from unlearn_core.request_kind import RequestKind
@@ -76,6 +76,7 @@ from unlearn_core.within_budget import (
     flow_cost,
     hidden_layers,
     least_warm_cost,
+    least_young_cost,
     newton_cost,
     newton_crossfit_cost,
 )
@@ -144,6 +145,7 @@ class OpenRequest:
             newton_crossfit_cost(n_forget, n_rows, self._retrain_epochs),
             self._least_warm_cost(n_rows - n_forget),
             self._path_cost(),
+            self._young_cost(n_rows - n_forget),
         )
         return make_plan(
             self.subject,
@@ -174,6 +176,13 @@ class OpenRequest:
         rows_read = path.rows_read(problem.n_rows)
         n_retained = problem.n_rows - int(self.forget.sum())
         return flow_cost(rows_read, problem.n_classes, n_retained, self._retrain_epochs)
+
+    def _young_cost(self, n_retained: int) -> float | None:
+        """What ``short-young`` takes of a retrain at the least; None if no young network was prepared."""
+        if self.state is None or self.blueprint is None or YOUNG not in self.state.parts:
+            return None
+        how, epochs = self.blueprint.training
+        return least_young_cost(n_retained, epochs, how.batch_size)
 
     def _least_warm_cost(self, n_retained: int) -> float:
         if self.blueprint is None:

@@ -15,7 +15,7 @@ from torch import nn
 from unlearn_core.errors import BadInput
 from unlearn_core.forgetting.ledger import WAIT, Identity, Ledger, hold_ledger
 from unlearn_core.forgetting.model_files import LoadedModel
-from unlearn_core.forgetting.state import OPTIONAL, PARTS, PreparedState, keep_state, what_is_given
+from unlearn_core.forgetting.state import OPTIONAL, PreparedState, keep_state, parts_to_prepare, what_is_given
 from unlearn_core.forgetting.subject import Labels, LayerFeatures, Subject, black_box_subject, network_subject
 from unlearn_core.nets.heads import HeadStack
 from unlearn_core.nets.make import MODULE_UNLEARNING, Blueprint, NamedBlueprint, with_state
@@ -138,7 +138,7 @@ def prepare(
             f"there are {len(subject.labels)} rows and {len(np.unique(ids))} different ids; each needs its own"
         )
     removed = () if book is None else book.forgotten
-    given, parts = what_is_given(subject, opened.arch, removed), (*PARTS, *also)
+    given, parts = what_is_given(subject, opened.arch, removed), parts_to_prepare(opened.arch, also)
     kept = None if compute is None else compute(given, parts)
     return keep_state(subject, opened.arch, Path(out), ids, sources, kept, removed, also)
 

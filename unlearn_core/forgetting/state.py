@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from unlearn_core.clock import Stopwatch
 from unlearn_core.errors import BadInput
 from unlearn_core.forgetting.certificate import file_sha256
+from unlearn_core.grid import RESNETS
 from unlearn_core.preparations import (
     CROSSFIT,
     CURVATURE,
@@ -34,6 +35,7 @@ from unlearn_core.preparations import (
     MOMENTS,
     PREPARATIONS,
     PROBE,
+    YOUNG,
     Given,
     Kept,
     Per,
@@ -50,8 +52,9 @@ FILE_NAME = "state.json"
 FORMAT = "unlearn-state"
 VERSION = 1
 PARTS: tuple[str, ...] = (MOMENTS, DISCRIMINANT, CROSSFIT, CURVATURE, FLOW)
-OPTIONAL: tuple[str, ...] = (PROBE, FOLD_NETWORKS)
-"""What is prepared only if it is asked for: it takes long, and few requests start from it."""
+OPTIONAL: tuple[str, ...] = (PROBE, FOLD_NETWORKS, YOUNG)
+"""What is prepared only if it is asked for: it takes long, and few requests start from it. A young network is prepared for
+networks that are trained end to end, too."""
 HELDOUT, IDS, REMOVED = "heldout", "ids", "removed"
 HELDOUT_ROWS = 4096
 """Held-out rows that a request looks at, evenly spread."""
@@ -194,6 +197,12 @@ class PreparedState:
             )
 
 
+def parts_to_prepare(arch: str | None, also: Sequence[str]) -> tuple[str, ...]:
+    """What a state of a network holds, held-out rows aside, if some of ``OPTIONAL`` are asked for as well."""
+    asked = {*also, YOUNG} if arch in RESNETS else {*also}
+    return (*PARTS, *(name for name in OPTIONAL if name in asked))
+
+
 def what_is_given(subject: Subject, arch: str | None, removed: Sequence[int]) -> Given:
     """What the parts of a state are computed from."""
     if subject.net is None:
@@ -222,7 +231,7 @@ def keep_state(
         removed: rows, ascending, that earlier requests removed.
         also: which of ``OPTIONAL`` to prepare.
     """
-    given, kept, parts = what_is_given(subject, arch, removed), kept or Kept(), (*PARTS, *also)
+    given, kept, parts = what_is_given(subject, arch, removed), kept or Kept(), parts_to_prepare(arch, also)
     problem, watch = subject.problem, Stopwatch(given.network.device)
     arrays = {name: arrays_of(kept.get(name, given)) for name in parts}
     seconds = {name: kept.seconds[kept_as(name, arch)] for name in parts}

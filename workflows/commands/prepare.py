@@ -26,9 +26,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("earlier requests").add_argument
     add("--ledger", **DIR, help=earlier)
     options.add_wait(add)
-    probe = "also prepare this: probe, the linear classifier that --method probe and fresh start from; it takes long"
+    parts = (
+        "also prepare this: probe, the linear classifier that --method probe and fresh start from; fold-networks, which "
+        "--method crossfit-net asks; young, a network after a few epochs, from which --method short-young starts (for "
+        "ResNets it is prepared in any case); each takes long"
+    )
     parser.add_argument_group("what").add_argument(
-        "--with", dest="also", action="append", choices=("probe",), metavar="PART", help=probe
+        "--with", dest="also", action="append", choices=("probe", "fold-networks", "young"), metavar="PART", help=parts
     )
     group = parser.add_argument_group("where", "In this process, unless workers are asked for: then on Ray.")
     group.add_argument("--device", default="cpu", help="in this process: compute here, such as cuda:0")
