@@ -222,18 +222,18 @@ def test_the_rule_for_networks_that_were_trained_end_to_end(kind, budget, expect
 
 @pytest.mark.parametrize("kind", [CLASS, GROUP, SCATTERED])
 def test_a_young_network_is_where_deep_networks_start_from_if_one_is_prepared(kind):
-    """Ten steps of a thousand: 1 % of a retrain."""
+    """Three steps of a thousand."""
     young = least_young_cost(5000, 25, 128)
-    assert young == pytest.approx(0.01)
+    assert young == pytest.approx(0.003)
     costs = Costs(STEP, None, least_warm_cost(5000, 25, 128, deep=True), young=young)
-    for budget in (0.01, 0.03, 0.5):
+    for budget in (0.003, 0.03, 0.5):
         choice = choose_within(kind, 1, budget, costs, deep=True)
         assert choice is not None
         assert choice.method == "short-young"
-    before = choose_within(kind, 1, 0.009, costs, deep=True)
+    before = choose_within(kind, 1, 0.0029, costs, deep=True)
     assert before is not None
     assert before.method != "short-young"
-    assert before.more == "short-young, from 1.0% on"
+    assert before.more == "short-young, from 0.3% on"
     head = choose_within(kind, 1, 0.03, costs)
     assert head is not None
     assert head.method != "short-young", "heads remember a group from the first epoch on"

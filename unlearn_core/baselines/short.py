@@ -64,8 +64,8 @@ YOUNG = replace(
     phases=(replace(SHORT.phases[0], epochs=3),),
     base_share=1.0,
     rate=0.3,
-    # about 1, 3 and 10 % of a retrain of 25 epochs
-    record_at=(0.25, 0.75, 2.5),
+    # about 0.3, 1, 3 and 10 % of a retrain of 25 epochs
+    record_at=(0.07, 0.24, 0.74, 2.4),
 )
 
 HARD_ROWS = Pass(Visit.RETAIN_DRAWN, CROSS_ENTROPY, batch_size=256)

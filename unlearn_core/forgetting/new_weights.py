@@ -24,7 +24,7 @@ from unlearn_core.nets.stack import NetworkStack
 from unlearn_core.preparations import CROSSFIT, PREPARATIONS, YOUNG, Given, Per
 from unlearn_core.seeding import derive_seed
 from unlearn_core.training import Member, train
-from unlearn_core.within_budget import LEAST_STEPS, affordable_epochs, hidden_layers, least_steps, newton_cost
+from unlearn_core.within_budget import YOUNG_STEPS, affordable_epochs, hidden_layers, least_steps, newton_cost
 
 if TYPE_CHECKING:
     from unlearn_core.forgetting.open_request import OpenRequest
@@ -80,7 +80,11 @@ def train_anew(request: OpenRequest, plan: Plan) -> Finalized:
         before = 0.0 if line.step is None else newton_cost(plan.n_forget, len(rows), longest)
         budget = max(plan.settings.budget - before, 0.0)
         lasts = affordable_epochs(budget, longest, own_batch, hidden_layers(request.arch))
-    least = LEAST_STEPS if line.from_young else least_steps(recipe.base_share, steps * longest, request.arch in RESNETS)
+    deep = request.arch in RESNETS
+    least = YOUNG_STEPS if line.from_young else least_steps(recipe.base_share, steps * longest, deep)
+    beyond = ""
+    if plan.settings.proxy == AUTO and lasts < least / steps:
+        beyond = f", beyond the budget: fewer than {least} steps teach too little"
     lasts = min(max(lasts, least / steps), longest)
     recipe, prepared = recipe.lasting(lasts), _prepared_for(request, line.prepares, net)
     watch = Stopwatch(net.device)
@@ -93,7 +97,7 @@ def train_anew(request: OpenRequest, plan: Plan) -> Finalized:
     how = replace(how, lr=recipe.rate * how.lr)
     seconds = train(start, rows.inputs, [member], recipe, how, lambda *_: True)  # it ends where the recipe records
     start.use_batch_statistics(False)
-    ended = f"{lasts:.3g} epochs on what is left, from {whence}"
+    ended = f"{lasts:.3g} epochs on what is left, from {whence}{beyond}"
     return Finalized(start, ended, seconds=watch.seconds + seconds)
 
 
