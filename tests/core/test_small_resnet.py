@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 from torch.func import jacrev, vmap
 from torch.nn import functional
@@ -19,11 +20,14 @@ from unlearn_core.edits.newton_last import NewtonLastConstants, last_layers, ste
 from unlearn_core.edits.request import EditRequest
 from unlearn_core.errors import BadInput
 from unlearn_core.fold_networks import FoldNetworkConstants, train_fold_networks
+from unlearn_core.forgetting.forget import forget
+from unlearn_core.forgetting.model_files import load_model
+from unlearn_core.forgetting.opening import Heldout, prepare
 from unlearn_core.grid import RESNET, SMALL_CHANNELS, SMALL_RESNET, SMALL_SIZE, LabelSpace, Scenario, Variant
-from unlearn_core.nets.make import fresh_network, stored_network, with_state
+from unlearn_core.nets.make import blueprint, fresh_network, stored_network, with_state
 from unlearn_core.nets.resnet import IMAGENET_MEAN, IMAGENET_STD, RESNET_STACKS, ResNetStack, SmallResNetStack
 from unlearn_core.precision import Precision, precision_of
-from unlearn_core.preparations import CURVATURE, Given
+from unlearn_core.preparations import CURVATURE, PREPARATIONS, YOUNG, Given, arrays_of
 from unlearn_core.problem import Inputs, Problem, make_cells, make_problem
 from unlearn_core.recipes import Algorithm, Optimization, Visit, optimization_of, training_config, training_recipe
 from unlearn_core.references import make_scorers, train_reference, weights_seed
@@ -31,6 +35,7 @@ from unlearn_core.run_settings import RunSettings
 from unlearn_core.seeding import derive_seed
 from unlearn_core.training import Member, train
 from unlearn_core.unlearning import Reference, run_method
+from unlearn_core.young import YoungConstants, YoungNetwork, train_young
 from workflows.rates import PER_PIXEL
 
 State = dict[str, torch.Tensor]
@@ -174,6 +179,7 @@ def reference() -> Reference:
     [
         *("short", "short-same", "short-small", "short-warm", "lda-2c", "probe", "fresh", "crossfit", "crossfit-net"),
         *("newton", "newton-last", "newton-crossfit-net", "truncate", "ssd", "ft", "scrub", "salun", "bad-teacher"),
+        "short-young",
     ],
 )
 def test_methods_leave_the_base_alone_and_end_at_finite_distances(reference, method):
@@ -279,7 +285,98 @@ def test_no_record_reaches_its_own_fold_network():
     )
 
 
-def test_an_architecture_without_a_name_has_no_fold_networks():
+@pytest.mark.parametrize(
+    "ahead", [lambda given: train_fold_networks(given, FoldNetworkConstants()), lambda given: young_network(given)]
+)
+def test_an_architecture_without_a_name_has_no_networks_that_are_trained_ahead(ahead):
     problem, _ = a_problem()
     with pytest.raises(BadInput, match="the architecture has no name here"):
-        train_fold_networks(Given(problem), FoldNetworkConstants())
+        ahead(Given(problem))
+
+
+# --- a young network
+
+
+def young_network(given: Given) -> YoungNetwork:
+    return train_young(given, YoungConstants(epochs=2))
+
+
+def test_a_young_network_is_a_plain_training_on_all_rows_to_the_bit():
+    problem, _ = a_problem()
+    rows, recipe = problem.train, YoungConstants(epochs=2).recipe
+    net = a_stack(derive_seed(0, "young", "weights"))
+    lesson = Member(0, "young", rows.label_tensor, torch.zeros(len(rows), dtype=torch.bool))
+    train(net, rows.inputs, [lesson], recipe, optimization_of(recipe, SMALL_RESNET))
+    found = young_network(Given(problem, SMALL_RESNET)).state()
+    assert found.keys() == net.state(0).keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in net.state(0).items())
+
+
+def test_no_removed_row_reaches_a_young_network():
+    """Another image in the place of one that an earlier request removed: not a bit changes."""
+    problem, _ = a_problem()
+    gone = np.arange(problem.n_rows) == 7
+    images = problem.train.inputs.clone()
+    images[7] = 255 - images[7]
+    changed = replace(problem, train=replace(problem.train, load_inputs=lambda: images))
+    before, after, with_it = (
+        young_network(Given(of, SMALL_RESNET, removed=removed)).state()
+        for of, removed in ((problem, gone), (changed, gone), (changed, None))
+    )
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert not torch.equal(before["conv1.weight"], with_it["conv1.weight"])
+
+
+def test_a_young_network_is_the_same_when_it_was_kept(tmp_path):
+    problem, _ = a_problem()
+    young = young_network(Given(problem, SMALL_RESNET))
+    for name, values in arrays_of(young).items():
+        np.save(tmp_path / f"{name}.npy", values, allow_pickle=False)
+    again = PREPARATIONS[YOUNG].load({path.stem: np.load(path) for path in tmp_path.glob("*.npy")}).state()
+    assert all(torch.equal(again[name], tensor) for name, tensor in young.state().items())
+
+
+@pytest.mark.parametrize("scenario", [Scenario.CLASS, Scenario.SUBCLASS])
+def test_short_young_starts_from_the_young_network_but_for_the_outputs_of_a_lost_class(scenario, monkeypatch):
+    images = make_images(40, 16)
+    variant = Variant("colours", SMALL_RESNET, scenario, 0)
+    problem = make_problem(Inputs(images), variant.label_space)
+    cells = make_cells(images, variant, [42])
+    base, retrain = (train_reference(role, problem, SMALL_RESNET, cells, epochs=1) for role in ("base", "retrain"))
+    reference = Reference(problem, SMALL_RESNET, cells, base, retrain, make_scorers(problem, cells, retrain))
+    young = problem.prepare(YOUNG, SMALL_RESNET).state()
+    started: list[State] = []
+
+    def seen(net, *_arguments) -> float:
+        started.append(net.state(0))
+        return 0.0
+
+    monkeypatch.setattr("unlearn_core.unlearning.train", seen)
+    with pytest.raises(IndexError):  # nothing was recorded, for nothing was trained
+        run_method("short-young", reference, RunSettings())
+    lost = torch.from_numpy(problem.lost_classes(cells[0].forget))
+    assert lost.any() == (scenario is Scenario.CLASS)
+    last = ("fc.weight", "fc.bias")
+    start, *others = started  # a training of its own for each record
+    assert all(torch.equal(start[name], other[name]) for other in others for name in start)
+    assert all(torch.equal(start[name], tensor) for name, tensor in young.items() if name not in last)
+    for name in last:
+        assert torch.equal(start[name][~lost], young[name][~lost])
+        assert not (start[name][lost] == young[name][lost]).any()
+
+
+def test_a_request_to_a_deep_network_goes_on_from_its_prepared_young_one(tmp_path):
+    """A whole class, which is known by counting; the state stays as it was."""
+    images = make_images(60, 30)
+    assert images.superclass is not None
+    save_file(a_stack(3).state(0), tmp_path / "base.safetensors")
+    model = load_model(tmp_path / "base.safetensors", blueprint(SMALL_RESNET), torch.from_numpy(images.train_x[:2]))
+    labels, test_labels = (images.superclass[fine] for fine in (images.train_y, images.test_y))
+    heldout = Heldout(images.test_x, test_labels)
+    state = prepare(model, images.train_x, labels, tmp_path / "state", features_from="layer3", heldout=heldout)
+    assert YOUNG in state.parts
+    request, given = np.flatnonzero(labels == 2), {"features_from": "layer3", "heldout": heldout, "prepared": state}
+    result = forget(model, images.train_x, labels, request, budget=0.2, **given)
+    assert result.certificate.content["proxy"]["method"] == "short-young"
+    assert result.model is not None
+    state.check()
