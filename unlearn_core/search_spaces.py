@@ -137,7 +137,9 @@ SPACES: Mapping[str, SearchSpace] = MappingProxyType(
             (*_SHORT, Parameter("batch", ("recipe.phases.0.passes.0.batch_size",), choices=(64, 128, 256)))
         ),
         "short-warm": SearchSpace(_WARM),
-        "short-young": SearchSpace((_rate(0.1, 3.0, "recipe.rate"), _LAST_RATE)),
+        "short-young": SearchSpace(
+            (_rate(0.1, 3.0, "recipe.rate"), _LAST_RATE, Parameter("base_share", ("recipe.base_share",), 0.5, 1.0))
+        ),
         "short-hard": SearchSpace((*_SHORT, *_DRAWS)),
         **dict.fromkeys(
             ("short-hard-warm", "short-hard-group", "short-hard-linear", "short-hard-slow", "short-hard-near"),
