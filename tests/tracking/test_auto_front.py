@@ -306,6 +306,10 @@ def test_what_it_takes_to_assess_a_request_is_part_of_its_cost(made):
     table = auto_summary(Tree((variant,), ()))
     assert table is not None
     assert "5 % in the median" in table.notes[-3]
+    said = "\n".join(table.notes)
+    assert "at 10 % auto hands out short itself in 1 of 1 variants, at most 2 times as far" in said
+    assert "at 3 % 1 of 1 variants are not compared: in 1 what auto chose takes more" in said
+    assert "at 10 % 1 of 1 variants are not compared" not in said
     free = {(p.budget, p.measure): p.over_short for p in auto_places(variant, assessed=False)}
     assert free[0.1, "kl_f"] == pytest.approx(1.0)
     known = [budget for budget in AUTO_BUDGETS if free[budget, "kl_f"] is not None]

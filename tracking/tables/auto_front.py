@@ -72,10 +72,34 @@ def auto_summary(tree: Tree) -> Table | None:
         columns=COLUMNS,
         groups=tuple(groups),
         caption=CAPTION,
-        notes=(*incomplete_notes([v for v, _ in compared]), *_assessment_notes([v for v, _ in compared])),
+        notes=(
+            *incomplete_notes([v for v, _ in compared]),
+            *_notes_on_short(compared),
+            *_assessment_notes([v for v, _ in compared]),
+        ),
         row_heading="requests",
         group_heading="measure",
     )
+
+
+def _notes_on_short(compared: Compared) -> Iterator[str]:
+    """Where the two cannot be compared, and where ``auto`` is a retrain cut short itself; alike on both measures."""
+    for budget in AUTO_BUDGETS:
+        here = [p for _, places in compared for p in places if (p.budget, p.measure) == (budget, MEASURES[0])]
+        dear = sum(place.kl is None and place.short is not None for place in here)
+        unknown = sum(place.short is None for place in here)
+        if dear or unknown:
+            yield (
+                f"at {percent(budget)} {dear + unknown} of {len(here)} variants are not compared: in {dear} what auto chose "
+                "takes more than that when the request has been assessed, or was not run, in "
+                f"{unknown} {SHORT} has no record"
+            )
+        same = [r for place in here if place.choice.method == SHORT and (r := place.over_short) is not None]
+        if same:
+            yield (
+                f"at {percent(budget)} auto hands out {SHORT} itself in {len(same)} of {len(here)} variants, at most "
+                f"{max(same):.3g} times as far: that is what assessing the request takes"
+            )
 
 
 def _assessment_notes(variants: Sequence[TreeVariant]) -> Iterator[str]:
