@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from unlearn_core.edits import newton_crossfit
 from unlearn_core.edits.flow_path import FLOW
-from unlearn_core.grid import HIDDEN_LAYERS
+from unlearn_core.grid import HIDDEN_LAYERS, RESNETS
 from unlearn_core.request_kind import RequestKind
 
 LINEAR = "linear"
@@ -85,10 +85,20 @@ MORE_WARM_STEPS = 40
 1, 3 and 5 are at 0.39 to 0.65 then, with ``truncate`` at 0.02 to 0.29."""
 YOUNG_STEPS = 3
 """The same from a young network, which has learned most of it: 0.21 to 0.83 then, where ``short`` has 0.9 to 1.8."""
+YOUNG_LAYERS = 2
+"""Hidden layers from which on a head has use for a young network; with one layer a class is closer by ``truncate`` or from a
+share of the base, and scattered rows by a Newton step."""
+YOUNG_CLASS_ENDS, YOUNG_SCATTERED_ENDS = 0.005, 0.01
+"""From these shares on training that starts from a share of the base is closer than from a young network, which comes no
+closer with more of it: classes 0.33 and 0.64 at 0.2 %, 0.30 and 0.62 at 0.5 %, where the share has 0.45 and 0.74, 0.27 and
+0.48 at 1 %; scattered rows 0.13 and 0.18, where it has 0.27 and 0.34 at 0.2 %, 0.15 and 0.21 at 1 %."""
 LASTING_WARM = 8.0
 """Times the least of ``short-warm`` that it must last to be better than an edit of the network."""
 STEP_PER_RECORD = 4.0
 """What a Newton step takes for every record, in rows of training: gradients in double precision, and two looks back."""
+KNOWS_WHAT_COMES_FIRST = (
+    "after a few epochs on all rows a network knows what a retrain learns first, and hardly the records"
+)
 MORE_TRAINING = "more training: about half the distance for twice the cost"
 FLOW_ROW = (0.7, 1.2)
 """What ``flow`` takes for every row that it reads, in rows of training, with two classes and with more: 6 % of a retrain
@@ -117,6 +127,11 @@ def least_steps(base_share: float, retrain_steps: int, deep: bool = False) -> in
     if retrain_steps >= LONG_RETRAIN and not deep:
         return LEAST_STEPS
     return MORE_WARM_STEPS if base_share else MORE_STEPS
+
+
+def young_pays(arch: str | None) -> bool:
+    """Whether a young network is worth preparing."""
+    return arch in RESNETS or HIDDEN_LAYERS.get(arch or "", 0) >= YOUNG_LAYERS
 
 
 def least_young_cost(n_retained: int, retrain_epochs: int, batch_size: int) -> float:
@@ -223,8 +238,9 @@ def _for_deep(kind: RequestKind, budget: float, costs: Costs) -> BudgetChoice:
     """
     # a group has no edit to fall back on, and all else that trains takes more than the fewest steps from a young network
     if costs.young is not None and (budget >= costs.young or kind is RequestKind.GROUP):
-        why = "after a few epochs on all rows a network knows what a retrain learns first, and hardly the records"
-        return BudgetChoice(SHORT_YOUNG, why, SHORT, "little: with ten times as much it comes a tenth closer")
+        return BudgetChoice(
+            SHORT_YOUNG, KNOWS_WHAT_COMES_FIRST, SHORT, "little: with ten times as much it comes a tenth closer"
+        )
     if budget >= costs.least_warm:
         why = "the features themselves remember, and a retrain cut short that starts from a part of them does so less"
         return BudgetChoice(SHORT_WARM, why, SHORT, MORE_TRAINING)
@@ -238,7 +254,15 @@ def _for_deep(kind: RequestKind, budget: float, costs: Costs) -> BudgetChoice:
     return BudgetChoice(NEWTON_LAST, "a step on the last layer leaves all else alone", SHORT, later)
 
 
+def _from_young(hidden: int, budget: float, ends: float, costs: Costs) -> bool:
+    """Whether a head's request goes on from a young network, if one is prepared."""
+    return hidden >= YOUNG_LAYERS and costs.young is not None and costs.young <= budget < ends
+
+
 def _for_class(hidden: int, budget: float, costs: Costs) -> BudgetChoice:
+    if _from_young(hidden, budget, YOUNG_CLASS_ENDS, costs):
+        more = f"{SHORT_HARD_WARM}, from {YOUNG_CLASS_ENDS:.1%} on"
+        return BudgetChoice(SHORT_YOUNG, KNOWS_WHAT_COMES_FIRST, SHORT_HARD_WARM, more)
     training_pays = max(costs.least_warm, TRUNCATION_ENDS) if hidden == 1 else costs.least_warm
     warm = SHORT_HARD_WARM if hidden else SHORT_HARD_NEAR
     if budget >= HARD_CLASS_ENDS.get(hidden, math.inf):
@@ -281,6 +305,8 @@ def _for_scattered(hidden: int, budget: float, costs: Costs) -> BudgetChoice:
         return BudgetChoice(NEWTON_CROSSFIT, why, NEWTON, later)
     if hidden and costs.taught is not None:
         later = f"{NEWTON_CROSSFIT}, from {costs.taught:.1%} on"
+    if _from_young(hidden, budget, YOUNG_SCATTERED_ENDS, costs):
+        return BudgetChoice(SHORT_YOUNG, KNOWS_WHAT_COMES_FIRST, SHORT_HARD_WARM, later)
     later = costs.more_buys(later)
     least = costs.least_warm if hidden else LASTING_WARM * costs.least_warm
     step_ends = max(least, {0: LINEAR_STEP_ENDS, 1: STEP_ENDS}.get(hidden, 0.0))

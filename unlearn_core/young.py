@@ -2,8 +2,9 @@
 
 What a network learns first is what rows have in common; it remembers single ones later. So a young network says of a record
 nearly what it would say had it never seen it, and knows what a retrain has to learn first: one that is cut short starts from
-there and needs a moment (``short-young``). Heads on frozen features have no use for it: a group of rows is learned in their
-first epoch. It needs no base, so that all networks of an architecture share it.
+there and needs a moment (``short-young``). What more training brings from there is little: networks that are trained end to
+end, two trainings of which are far apart, do not need it, heads with two hidden layers go on from a share of the base for
+more than a hundredth of a retrain. It needs no base, so that all networks of an architecture share it.
 """
 
 from __future__ import annotations

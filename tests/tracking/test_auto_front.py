@@ -14,7 +14,7 @@ from tracking.figures.auto import AUTO_LABEL, SHORT_LABEL, auto_figure, write_au
 from tracking.tables.auto_front import auto_summary
 from tracking.tree import Tree
 from unlearn_core import methods
-from unlearn_core.grid import Scenario
+from unlearn_core.grid import ARCHITECTURES, Scenario
 from unlearn_core.request_kind import RequestKind
 from unlearn_core.within_budget import (
     Costs,
@@ -23,6 +23,7 @@ from unlearn_core.within_budget import (
     least_warm_cost,
     least_young_cost,
     newton_crossfit_cost,
+    young_pays,
 )
 
 GROUP, SCATTERED, CLASS = RequestKind.GROUP, RequestKind.EXCHANGEABLE, RequestKind.WHOLE_CLASS
@@ -236,9 +237,38 @@ def test_a_young_network_is_where_deep_networks_start_from_if_one_is_prepared(ki
     assert before.method == edits.get(kind, "short-young"), "a group has no edit to fall back on"
     if kind in edits:
         assert before.more == "short-young, from 0.3% on"
-    head = choose_within(kind, 1, 0.03, costs)
-    assert head is not None
-    assert head.method != "short-young", "heads remember a group from the first epoch on"
+
+
+@pytest.mark.parametrize(
+    ("kind", "hidden", "budget", "expected"),
+    [
+        (CLASS, 2, 0.003, "short-young"),
+        (CLASS, 2, 0.005, "short-hard-warm"),
+        (CLASS, 1, 0.003, "truncate"),
+        (SCATTERED, 2, 0.003, "short-young"),
+        (SCATTERED, 2, 0.009, "newton-crossfit"),
+        (SCATTERED, 1, 0.003, "newton"),
+        (GROUP, 2, 0.003, "short-hard-group"),
+        (GROUP, 1, 0.003, "short-hard-group"),
+    ],
+)
+def test_a_head_with_two_hidden_layers_goes_on_from_a_young_network_for_little(kind, hidden, budget, expected):
+    costs = Costs(0.001, 0.008, least_warm=0.002, young=0.0007)
+    choice = choose_within(kind, hidden, budget, costs, kept=0.99)
+    assert choice is not None
+    assert choice.method == expected
+    assert choice.runner_up != choice.method
+    without = choose_within(kind, hidden, budget, replace(costs, young=None), kept=0.99)
+    assert without is not None
+    assert without.method != "short-young"
+    if expected == "short-young" and kind is SCATTERED:
+        many = choose_within(kind, hidden, 0.009, replace(costs, taught=0.03))
+        assert many is not None
+        assert many.method == "short-young"
+
+
+def test_a_young_network_is_prepared_for_who_has_use_for_it():
+    assert [arch for arch in (*ARCHITECTURES, None) if young_pays(arch)] == ["mlp2", "resnet18", "resnet8"]
 
 
 def test_an_unknown_kind_is_left_to_the_proxies():

@@ -26,7 +26,7 @@ could not know of the retained rows, these say.
 
 ``short-young`` goes on from a young network, one that was trained on D for a few epochs (``young``), in small steps: it has
 learned what a retrain learns first and has not come to remember single records yet. The outputs of a class that is forgotten
-start fresh. It is for networks that are trained end to end: heads remember a group from the first epoch on.
+start fresh. It is for networks that are trained end to end, and for heads with two hidden layers if little may be spent.
 
 ``short-same`` starts from the very weights that the base started from, and the retrain does. Who kept them, or the seed that
 they were drawn from, can; a request to somebody else's network cannot.

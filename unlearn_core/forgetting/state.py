@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from unlearn_core.clock import Stopwatch
 from unlearn_core.errors import BadInput
 from unlearn_core.forgetting.certificate import file_sha256
-from unlearn_core.grid import RESNETS
 from unlearn_core.preparations import (
     CROSSFIT,
     CURVATURE,
@@ -44,6 +43,7 @@ from unlearn_core.preparations import (
     prepared_config,
 )
 from unlearn_core.request_kind import HeldoutView, view_heldout
+from unlearn_core.within_budget import young_pays
 
 if TYPE_CHECKING:
     from unlearn_core.forgetting.subject import Subject
@@ -54,7 +54,7 @@ VERSION = 1
 PARTS: tuple[str, ...] = (MOMENTS, DISCRIMINANT, CROSSFIT, CURVATURE, FLOW)
 OPTIONAL: tuple[str, ...] = (PROBE, FOLD_NETWORKS, YOUNG)
 """What is prepared only if it is asked for: it takes long, and few requests start from it. A young network is prepared for
-networks that are trained end to end, too."""
+networks that have use for one (``young_pays``), too."""
 HELDOUT, IDS, REMOVED = "heldout", "ids", "removed"
 HELDOUT_ROWS = 4096
 """Held-out rows that a request looks at, evenly spread."""
@@ -199,7 +199,7 @@ class PreparedState:
 
 def parts_to_prepare(arch: str | None, also: Sequence[str]) -> tuple[str, ...]:
     """What a state of a network holds, held-out rows aside, if some of ``OPTIONAL`` are asked for as well."""
-    asked = {*also, YOUNG} if arch in RESNETS else {*also}
+    asked = {*also, YOUNG} if young_pays(arch) else {*also}
     return (*PARTS, *(name for name in OPTIONAL if name in asked))
 
 

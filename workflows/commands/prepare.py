@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parts = (
         "also prepare this: probe, the linear classifier that --method probe and fresh start from; fold-networks, which "
         "--method crossfit-net asks; young, a network after a few epochs, from which --method short-young starts (for "
-        "ResNets it is prepared in any case); each takes long"
+        "ResNets and mlp2 it is prepared in any case); each takes long"
     )
     parser.add_argument_group("what").add_argument(
         "--with", dest="also", action="append", choices=("probe", "fold-networks", "young"), metavar="PART", help=parts
