@@ -25,10 +25,11 @@ test: lint
 # last one, again and again (pytest-xdist 1371), or wait for ever (1378); so the run ends instead.
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
+# SLOW=yes adds those of 'make slow', as CI does: in one run, for while they wait the others compute.
 tests: $(READY)
-	$(PYTEST) -m "not slow"
+	$(PYTEST) $(if $(SLOW),,-m "not slow")
 
-# What takes long because it waits: Ray whose nodes are killed, jobs that are stopped, servers, browsers. CI runs both.
+# What takes long because it waits: Ray whose nodes are killed, jobs that are stopped, servers, browsers.
 slow: $(READY)
 	$(PYTEST) -m slow
 
