@@ -293,6 +293,7 @@ TABLE: Mapping[str, Method] = _table(
     _cut_short("short-hard-linear", short.HARD_LINEAR, DoubtConstants()),
     _cut_short("short-hard-slow", short.HARD_SLOW, DoubtConstants()),
     _cut_short("short-hard-near", short.HARD_NEAR, DoubtConstants()),
+    _cut_short("short-hard-base", short.HARD_FROM_BASE, DoubtConstants()),
     _cut_short("newton-hard", short.HARD_FROM_STEP, DoubtConstants(), newton.NewtonConstants()),
 )
 

@@ -145,6 +145,7 @@ SPACES: Mapping[str, SearchSpace] = MappingProxyType(
             ("short-hard-warm", "short-hard-group", "short-hard-linear", "short-hard-slow", "short-hard-near"),
             SearchSpace((*_WARM, *_DRAWS)),
         ),
+        "short-hard-base": SearchSpace((_rate(0.1, 10.0, "recipe.rate"), _LAST_RATE, *_DRAWS)),
         "newton-hard": SearchSpace(
             (
                 _rate(0.1, 10.0, "recipe.rate"),

@@ -29,7 +29,8 @@ NEWTON, TRUNCATE, NEWTON_CROSSFIT, NEWTON_LAST = "newton", "truncate", "newton-c
 SHORT, SHORT_SMALL, SHORT_WARM, SHORT_YOUNG = "short", "short-small", "short-warm", "short-young"
 SHORT_HARD, SHORT_HARD_WARM = "short-hard", "short-hard-warm"
 SHORT_HARD_GROUP, SHORT_HARD_LINEAR = "short-hard-group", "short-hard-linear"
-SHORT_HARD_SLOW, SHORT_HARD_NEAR, NEWTON_HARD = "short-hard-slow", "short-hard-near", "newton-hard"
+SHORT_HARD_SLOW, SHORT_HARD_NEAR, SHORT_HARD_BASE = "short-hard-slow", "short-hard-near", "short-hard-base"
+NEWTON_HARD = "newton-hard"
 TRUNCATION_ENDS = 0.005
 """The share of a retrain from which on training comes closer to it for a class than shutting its output does, with one
 hidden layer: on the classes 1, 3 and 5 0.47 / 0.16 at 0.3 %, 0.31 / 0.10 at 1 %, 0.59 / 0.11 for ``truncate``. Linear heads
@@ -61,7 +62,12 @@ layer, where ``newton-crossfit`` takes more: 0.116 / 0.090 at 1 %, 0.083 / 0.060
 Deeper heads train as soon as they can, linear ones never."""
 LINEAR_STEP_ENDS = 0.02
 """From this share on a linear head that has taken the step goes on from there on hard rows: of 100 and 1000 records 0.0025 /
-0.0020 and 0.0026 / 0.0023 at 3 %, 0.0038 / 0.0026 and 0.0039 / 0.0032 by the step alone, which many records refuse."""
+0.0020 and 0.0026 / 0.0023 at 3 %, 0.0038 / 0.0026 and 0.0039 / 0.0032 by the step alone. Where no step is taken hard rows
+start from the base itself up to this share, 0.0096 and 0.0152 of 3000 and 8000 records at 1 %, and then from 0.7 of it:
+0.0033 and 0.0043 at 8 %, where the base itself leads to 0.0036 and 0.0067."""
+MANY_RECORDS = 2000
+"""Scattered records from which on a linear head takes no Newton step: one for 1000 leaves retained rows alone, those for
+3000 and 8000 were refused, after 2.5 and 5.8 % of a retrain."""
 SLOW_STEPS_PAY = 0.08
 """From this share on a group of a linear head is trained in smaller steps: on five groups 0.5 times the KL_f of
 ``short-hard-linear`` at 10 %, 1.5 times at 6 %."""
@@ -225,8 +231,11 @@ def choose_within(
         return _for_class(hidden, budget, costs)
     if kind is RequestKind.GROUP:
         return _for_group(hidden, budget, costs, kept)
-    too_few = hidden > 1 and records is not None and records < FEW_TO_TEACH
-    return _for_scattered(hidden, budget, replace(costs, taught=None) if too_few else costs)
+    if hidden > 1 and records is not None and records < FEW_TO_TEACH:
+        costs = replace(costs, taught=None)
+    if hidden == 0 and records is not None and records >= MANY_RECORDS:
+        costs = replace(costs, step=math.inf)
+    return _for_scattered(hidden, budget, costs)
 
 
 def _for_deep(kind: RequestKind, budget: float, costs: Costs) -> BudgetChoice:
@@ -319,12 +328,24 @@ def _for_scattered(hidden: int, budget: float, costs: Costs) -> BudgetChoice:
     if hidden == 0 and _affordable(costs.step, budget):
         why = f"{alike}: one step, and from there training on what is left"
         return BudgetChoice(onwards, why, NEWTON, later)
-    dear = (
-        f"; a Newton step on so many records takes {costs.step:.1%} of a retrain" if hidden < 2 and costs.step else ""
-    )
-    if budget >= costs.least_warm:
-        return BudgetChoice(SHORT_HARD_WARM if hidden else SHORT_HARD_NEAR, warm + dear, NEWTON, later)
-    return _cut_short(hidden, budget, alike + dear, costs.more_buys(MORE_TRAINING), NEWTON)
+    dear = _why_no_step(costs.step) if hidden < 2 else ""
+    if budget < costs.least_warm:
+        return _cut_short(hidden, budget, alike + dear, costs.more_buys(MORE_TRAINING), NEWTON)
+    if hidden:
+        return BudgetChoice(SHORT_HARD_WARM, warm + dear, NEWTON, later)
+    if budget < LINEAR_STEP_ENDS:
+        why = f"{alike}{dear}; training goes on from the network as it is"
+        more = f"{SHORT_HARD_NEAR}, from {LINEAR_STEP_ENDS:.1%} on"
+        return BudgetChoice(SHORT_HARD_BASE, why, SHORT_HARD_NEAR, more)
+    return BudgetChoice(SHORT_HARD_NEAR, warm + dear, SHORT_HARD_BASE, later)
+
+
+def _why_no_step(cost: float | None) -> str:
+    if not cost:
+        return ""
+    if math.isinf(cost):
+        return "; a Newton step on so many records would change the others, too"
+    return f"; a Newton step on so many records takes {cost:.1%} of a retrain"
 
 
 def _affordable(cost: float | None, budget: float) -> bool:

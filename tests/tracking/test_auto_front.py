@@ -48,7 +48,7 @@ STEP = 0.007
         (SCATTERED, 2, 0.01, STEP, "short-hard-warm"),
         (SCATTERED, 2, 0.1, STEP, "short-warm"),
         (SCATTERED, 0, 0.01, STEP, "newton"),
-        (SCATTERED, 0, 0.003, STEP, "short-hard-near"),
+        (SCATTERED, 0, 0.003, STEP, "short-hard-base"),
         (SCATTERED, 0, 0.1, STEP, "newton-hard"),
         (GROUP, 0, 0.003, STEP, "short-hard-linear"),
         (GROUP, 0, 0.1, STEP, "short-hard-slow"),
@@ -128,6 +128,23 @@ def test_what_a_linear_head_gets_below_the_cost_of_its_path(kind, budget, expect
     dear = choose_within(SCATTERED, 0, 0.05, Costs(0.06, least_warm=0.002))
     assert dear is not None
     assert dear.method == "short-hard-near", "a step that cannot be paid for is none to start from"
+
+
+@pytest.mark.parametrize(
+    ("budget", "few", "many"),
+    [
+        (0.01, "newton", "short-hard-base"),
+        (0.02, "newton-hard", "short-hard-near"),
+        (0.1, "newton-hard", "short-hard-near"),
+    ],
+)
+def test_a_linear_head_takes_no_step_away_from_thousands_of_scattered_records(budget, few, many):
+    """It would change the others, too, and be refused, after its cost."""
+    for records, expected in ((1999, few), (2000, many)):
+        choice = choose_within(SCATTERED, 0, budget, Costs(0.003, least_warm=0.002), records=records)
+        assert choice is not None
+        assert choice.method == expected
+        assert ("would change the others" in choice.why) == (records == 2000)
 
 
 def test_scattered_rows_get_an_edit_if_no_network_can_be_trained_anew():

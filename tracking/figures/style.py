@@ -120,6 +120,7 @@ LOOKS: Mapping[str, Look] = MappingProxyType(
         "short-hard-linear": Look("#d1008f", (0, (6, 1)), "H", 2.0, filled=False),
         "short-hard-slow": Look("#d1008f", (0, (6, 1)), "|", 2.0, filled=True),
         "short-hard-near": Look("#d1008f", (0, (3, 1, 1, 1)), "_", 2.0, filled=True),
+        "short-hard-base": Look("#d1008f", (0, (1, 1)), "$B$", 2.0, filled=True),
         "newton-hard": Look("#c1121f", (0, (4, 1.5)), "$N$", 2.4, filled=True),
         "base": Look("#000000", (0, (1, 3)), "", 1.0, filled=False),
         "floor": Look("#8c8c8c", "-", "", 3.0, filled=False),

@@ -19,10 +19,11 @@ records, which decide a little of which retained rows are looked at, and nothing
 classes 0.4 is closer than 0.3 at every cost. A group that the retained rows do not stand for is remembered by any share
 (``kept_answers``).
 
-A linear head has three more. ``short-hard-slow``, for groups, is ``short-hard-linear`` in smaller steps, which pays
+A linear head has four more. ``short-hard-slow``, for groups, is ``short-hard-linear`` in smaller steps, which pays
 from 8 % of a retrain on. ``short-hard-near``, for classes, starts from more of the base: their output is fresh, and what
 the others remember is little. ``newton-hard``, for scattered rows, goes on from a Newton step, in small steps: what the step
-could not know of the retained rows, these say.
+could not know of the retained rows, these say. ``short-hard-base`` does so from the base itself, for little, where no step is
+taken: what fresh weights undo takes longer to mend than scattered rows are worth.
 
 ``short-young`` goes on from a young network, one that was trained on D for a few epochs (``young``), in small steps: it has
 learned what a retrain learns first and has not come to remember single records yet. The outputs of a class that is forgotten
@@ -80,3 +81,4 @@ HARD_LINEAR = replace(HARD_WARM, rate=9.0, record_at=(0.05, 0.35, 1.1, 3.6))
 HARD_SLOW = replace(HARD_LINEAR, rate=5.0, record_at=(2.2, 3.6))
 HARD_NEAR = replace(HARD_LINEAR, base_share=0.7, rate=6.0, record_at=(0.05, 0.35, 1.1, 2.2, 3.6))
 HARD_FROM_STEP = replace(HARD_LINEAR, base_share=1.0, rate=1.0, record_at=(0.35, 1.1, 2.2, 3.6))
+HARD_FROM_BASE = replace(HARD_FROM_STEP, record_at=HARD_NEAR.record_at)
