@@ -22,8 +22,8 @@ classes 0.4 is closer than 0.3 at every cost. A group that the retained rows do 
 A linear head has four more. ``short-hard-slow``, for groups, is ``short-hard-linear`` in smaller steps, which pays
 from 8 % of a retrain on. ``short-hard-near``, for classes, starts from more of the base: their output is fresh, and what
 the others remember is little. ``newton-hard``, for scattered rows, goes on from a Newton step, in small steps: what the step
-could not know of the retained rows, these say. ``short-hard-base`` does so from the base itself, for little, where no step is
-taken: what fresh weights undo takes longer to mend than scattered rows are worth.
+could not know of the retained rows, these say. ``short-hard-base`` does so from the base itself, for little, where no step
+is taken: what fresh weights undo takes longer to mend than scattered rows are worth.
 
 ``short-young`` goes on from a young network, one that was trained on D for a few epochs (``young``), in small steps: it has
 learned what a retrain learns first and has not come to remember single records yet. The outputs of a class that is forgotten
