@@ -65,12 +65,13 @@ def _verdict(verdict: Mapping[str, Json] | None) -> list[Html]:
         said += [_table(["", "asked for", "left", "of the way"], rows), tag("p", explained)]
     if losses := verdict["losses"]:
         held = ["-", "-"] if losses["heldout"] is None else _numbers(losses, "heldout", "margin")
-        said.append(
-            _table(
-                ["mean loss before", "after", "of held-out rows", "two standard errors"],
-                [[*_numbers(losses, "before", "after"), *held]],
-            )
+        heads, cells = (
+            ["mean loss before", "after", "of held-out rows"],
+            [*_numbers(losses, "before", "after"), held[0]],
         )
+        if losses.get("heldout_after") is not None:
+            heads, cells = [*heads, "of those after"], [*cells, *_numbers(losses, "heldout_after")]
+        said.append(_table([*heads, "two standard errors"], [[*cells, held[1]]]))
     return said
 
 

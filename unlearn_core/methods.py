@@ -114,6 +114,12 @@ class BaselineMethod:
         return tuple(name for name, needs_it in needed.items() if needs_it)
 
     @property
+    def starts_fresh(self) -> bool:
+        """Whether it starts from weights that no record ever reached."""
+        recipe = self.presets["paper"]
+        return recipe.start is not Start.BASE and recipe.base_share == 0
+
+    @property
     def constants(self) -> DoubtConstants | StepThenRows | None:
         """What its result depends on beside its recipe."""
         return self.draws if self.step is None else StepThenRows(self.draws, self.step)

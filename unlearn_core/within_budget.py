@@ -311,7 +311,7 @@ def _for_scattered(hidden: int, budget: float, costs: Costs) -> BudgetChoice:
     later = f"{SHORT_WARM}, from {teaching_ends:.1%} on" if teaching_ends < 1 else "nothing"
     if hidden and costs.taught is not None and costs.taught <= budget:
         why = f"{alike}: one step, then what models that never saw them say of them"
-        return BudgetChoice(NEWTON_CROSSFIT, why, NEWTON, later)
+        return BudgetChoice(NEWTON_CROSSFIT, why, NEWTON if hidden == 1 else SHORT_HARD_WARM, later)
     if hidden and costs.taught is not None:
         later = f"{NEWTON_CROSSFIT}, from {costs.taught:.1%} on"
     if _from_young(hidden, budget, YOUNG_SCATTERED_ENDS, costs):

@@ -17,7 +17,18 @@ from unlearn_core.audit.divergence import log_probabilities, mean_kl
 from unlearn_core.audit.stein import stein_block, stein_in_words
 from unlearn_core.data import load_dataset
 from unlearn_core.forgetting.forget import Forgotten
-from unlearn_core.forgetting.judgement import LEAST_KL, OF_EDIT, OF_TARGET, REQUIRED, Losses, Progress, judge
+from unlearn_core.forgetting.judgement import (
+    LEAST_KL,
+    OF_EDIT,
+    OF_TARGET,
+    OF_TRAINING,
+    OF_TRAINING_ON,
+    REQUIRED,
+    Losses,
+    Progress,
+    judge,
+    rule_for,
+)
 from unlearn_core.forgetting.opening import Heldout
 from unlearn_core.recipes import Stopping
 
@@ -103,6 +114,43 @@ def test_an_edit_is_judged_by_losses_too():
     assert few.what_is_wrong is None, "one record may be that easy"
     assert few.margin == pytest.approx(2 * heldout.std() * math.sqrt(1 + 1 / 1000))
     assert Losses.of(memorised, memorised - 0.005).what_is_wrong == "the records' mean loss falls, from 0.01 to 0.005"
+
+
+def test_training_that_goes_on_from_weights_that_saw_the_records_is_judged_by_the_gap_to_heldout_rows():
+    """It may make the model less sure of everything: what counts is that it is no surer of the records."""
+    rng = np.random.default_rng(0)
+    heldout, weights = rng.exponential(1.0, 1000), np.ones(1000)
+    memorised = np.full(400, 0.01)
+
+    def said(after: float, scale: float) -> str:
+        losses = Losses.of(memorised, np.full(400, after), heldout, weights, scale * heldout)
+        return judge(OF_TRAINING_ON, Progress(400, 1.0, 0.0), losses=losses).outcome
+
+    assert said(0.3, 0.3) == said(0.25, 0.3) == said(5.0, 0.3) == "unlearned", "as sure of the records as of others"
+    assert said(0.3, 1.0) == said(0.01, 1.0) == "not unlearned", "surer of the records, by most of what it was"
+    assert said(0.005, 0.005) == "unlearned", "all losses may fall"
+    named = Losses.of(memorised, memorised, heldout, weights, heldout).what_is_wrong
+    assert named is not None
+    assert "below that of held-out rows" in named
+    assert Losses.of(memorised, memorised - 0.005).what_is_wrong, "a group's may not"
+
+
+@pytest.mark.parametrize(
+    ("method", "rule"),
+    [
+        ("probe", OF_TARGET),
+        ("newton", OF_EDIT),
+        ("short", OF_TRAINING),
+        ("short-hard", OF_TRAINING),
+        ("short-warm", OF_TRAINING_ON),
+        ("short-young", OF_TRAINING_ON),
+        ("short-hard-base", OF_TRAINING_ON),
+        ("newton-hard", OF_TRAINING_ON),
+        ("ft", OF_TRAINING_ON),
+    ],
+)
+def test_who_says_that_no_record_ever_reached_the_weights(method, rule):
+    assert rule_for(methods.find(method)) == rule
 
 
 # what used to be certified

@@ -28,6 +28,7 @@ from unlearn_core.errors import BadInput
 from unlearn_core.forgetting import opening
 from unlearn_core.forgetting.forget import Forgotten
 from unlearn_core.forgetting.measure import RetrainSettings
+from unlearn_core.forgetting.open_request import OpenRequest
 from unlearn_core.forgetting.opening import RETAINED_LOOKED_AT, Heldout, prepare
 from unlearn_core.forgetting.request import RecordList, find_rows
 from unlearn_core.forgetting.state import MOST_REMOVED, PreparedState, open_state
@@ -294,6 +295,18 @@ def test_where_the_chosen_edit_has_no_answer_auto_takes_what_comes_next(net, sta
     assert (named["proxy"]["method"], named["outcome"]) == ("newton", "not unlearned")
 
 
+def test_where_the_chosen_edit_is_not_enough_auto_takes_what_comes_next(net, state, monkeypatch):
+    """A step so small that the network goes on knowing the records by heart; by name, that is what is certified."""
+    timid = replace(methods.find("newton"), constants=NewtonConstants(scale=0.02, most_spilled=np.inf))
+    monkeypatch.setattr(methods, "TABLE", MappingProxyType({**methods.TABLE, "newton": timid}))
+    named = ask(net, SCATTERED[:300], state, proxy="newton").certificate.content
+    assert (named["proxy"]["method"], named["outcome"]) == ("newton", "not unlearned")
+    content = ask(net, SCATTERED[:300], state).certificate.content
+    assert (content["proxy"]["method"], content["outcome"]) == ("short-small", "unlearned")
+    assert content["proxy"]["why"].startswith("newton is not enough, for the records' mean loss goes from ")
+    assert content["finalizer"]["ended"].endswith(", for newton is not enough")
+
+
 def test_part_of_a_class_and_rows_that_lie_together_are_groups_without_a_number(net, state):
     half = np.flatnonzero(Y == 1)[::2]
     for rows, by_test in ((half, False), (GROUP, True)):
@@ -342,6 +355,11 @@ def test_auto_does_not_keep_a_step_that_goes_away_from_a_retrain(net, state, mon
     line = methods.find("newton")
     too_long = replace(line, constants=NewtonConstants(scale=6.0, most_spilled=np.inf))  # pyright: ignore[reportCallIssue]
     monkeypatch.setattr(methods, "TABLE", {**methods.TABLE, "newton": too_long})
+    after_it = ask(net, SCATTERED[:60], state).certificate.content["proxy"]
+    assert after_it["method"] == "short-small"
+    assert after_it["why"].startswith("newton is not enough, for ")
+    assert "not kept, for it goes away from a retrain" in after_it["why"]
+    monkeypatch.setattr(OpenRequest, "carry_out", OpenRequest._carry_out)  # and if nothing comes next
     retrain = RetrainSettings(epochs=EPOCHS, lr=TRAINING.lr)
     results = [ask(net, SCATTERED[:60], state, proxy=proxy, retrain=retrain) for proxy in ("auto", "newton")]
     left, moved = (result.certificate.content for result in results)
@@ -362,6 +380,7 @@ def test_a_network_that_stays_is_estimated_as_before_though_its_successor_was_ta
         line, edit=lambda request, _: newton.step(request, NewtonConstants(scale=6.0, most_spilled=np.inf))
     )
     monkeypatch.setattr(methods, "TABLE", {**methods.TABLE, "newton-crossfit": too_long})
+    monkeypatch.setattr(OpenRequest, "carry_out", OpenRequest._carry_out)  # what comes next is another test's
     content = ask(net, SCATTERED[:60], state, budget=0.5).certificate.content
     assert (content["proxy"]["method"], content["outcome"]) == ("newton-crossfit", "not unlearned")
     assert content["closeness"]["after"] == content["closeness"]["before"]

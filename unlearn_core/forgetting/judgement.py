@@ -12,6 +12,9 @@ must hold for the records of the request alone, which would be lost among those 
 An edit is its own judge by that, so more is asked of it. A network that never saw the records does worse on them than the
 base: their mean loss must rise. If they are like held-out rows, it must go most of the way to the loss that the base has on
 such rows of their classes, within two standard errors of that comparison.
+
+So is training that starts from weights that saw the records. It moves all answers, those on held-out rows too, so that its
+losses on both are compared: most of what the records' mean loss is less by must be gone.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from numpy.typing import NDArray
 
 from unlearn_core.audit.divergence import mean_kl
 from unlearn_core.forgetting.certificate import NOT_UNLEARNED, NOTHING, UNLEARNED
+from unlearn_core.methods import Family, Method
 from unlearn_core.recipes import REQUIRED
 
 Array = NDArray[np.float64]
@@ -31,13 +35,29 @@ LEAST_KL = 1e-6
 """Nats on the records: less cannot be measured again on another machine, and asks for nothing."""
 
 OF_TARGET = f"on the records, at least {REQUIRED:.0%} of the way in KL from the base to the target"
-OF_EDIT = (
-    f"on the records, at least {REQUIRED:.0%} of the way in KL from the base to what the method computed; and their mean "
-    f"loss rises, within two standard errors by at least {REQUIRED:.0%} of the way to that of held-out rows of their classes"
+LOSS_RISES = (
+    f"their mean loss rises, within two standard errors by at least {REQUIRED:.0%} of the way to that of held-out rows of "
+    "their classes"
 )
-OF_TRAINING = (
-    f"trained from fresh weights on no record; as stored at least {REQUIRED:.0%} of the way in KL from the base to that"
+COMPUTED = f"at least {REQUIRED:.0%} of the way in KL from the base to what the method computed"
+OF_EDIT = f"on the records, {COMPUTED}; and {LOSS_RISES}"
+AS_STORED = f"as stored at least {REQUIRED:.0%} of the way in KL from the base to that"
+OF_TRAINING = f"trained from fresh weights on no record; {AS_STORED}"
+OF_TRAINING_ON = (
+    f"trained on no record, from weights that had seen them; {AS_STORED}; and of what the records' mean loss was below that "
+    f"of held-out rows of their classes at least {REQUIRED:.0%} is gone, within two standard errors, or, if they are not "
+    "like such rows, their mean loss rises"
 )
+JUDGED_BY_LOSS = (OF_EDIT, OF_TRAINING_ON)
+
+
+def rule_for(line: Method) -> str:
+    """By which a method is judged."""
+    if line.family is Family.PROXY:
+        return OF_TARGET
+    if line.family is Family.EDIT:
+        return OF_EDIT
+    return OF_TRAINING if line.starts_fresh else OF_TRAINING_ON
 
 
 @dataclass(frozen=True)
@@ -84,26 +104,43 @@ class Losses:
     Attributes:
         heldout: None if there are no such rows, or if the records are known not to be like them.
         margin: two standard errors of the difference between both; None likewise.
+        heldout_after: of those rows under the model; None if it is an edit's, which leaves them alone, or there are none.
     """
 
     before: float
     after: float
     heldout: float | None = None
     margin: float | None = None
+    heldout_after: float | None = None
 
     @staticmethod
-    def of(before: Array, after: Array, heldout: Array | None = None, weights: Array | None = None) -> Losses:
-        """From (n,) losses on the records, and (m,) on held-out rows under the base with their weights."""
+    def of(
+        before: Array,
+        after: Array,
+        heldout: Array | None = None,
+        weights: Array | None = None,
+        heldout_after: Array | None = None,
+    ) -> Losses:
+        """From (n,) losses on the records, and (m,) on held-out rows with their weights, under the base and the model."""
         if heldout is None or weights is None:
             return Losses(float(before.mean()), float(after.mean()))
         shares = weights / weights.sum()
-        mean = float(shares @ heldout)
-        variance = float(shares @ (heldout - mean) ** 2)
+        compared = heldout if heldout_after is None else heldout_after
+        variance = float(shares @ (compared - shares @ compared) ** 2)
         error = np.sqrt(variance * (1 / len(before) + float((shares**2).sum())))
-        return Losses(float(before.mean()), float(after.mean()), mean, 2 * float(error))
+        now = None if heldout_after is None else float(shares @ heldout_after)
+        return Losses(float(before.mean()), float(after.mean()), float(shares @ heldout), 2 * float(error), now)
 
     @property
     def what_is_wrong(self) -> str | None:
+        if self.heldout_after is not None and self.heldout is not None and self.margin is not None:
+            was, left = self.heldout - self.before, self.heldout_after - self.after
+            if left - (1 - REQUIRED) * was > self.margin:
+                return (
+                    f"the records' mean loss was {was:.4g} below that of held-out rows of their classes, and is {left:.4g} "
+                    "below it"
+                )
+            return None
         if self.after < self.before - LEAST_KL:
             return f"the records' mean loss falls, from {self.before:.4g} to {self.after:.4g}"
         if self.heldout is None or self.margin is None:
@@ -155,7 +192,7 @@ def judge(rule: str, records: Progress, all_records: Progress | None = None, los
     """What became of a request of which something was made.
 
     Args:
-        losses: of an edit.
+        losses: of an edit, or of training from weights that saw the records.
     """
 
     def outcome(word: str, why: str) -> Judgement:

@@ -141,15 +141,20 @@ def attack(plan: Plan, model: Posteriors, matched: Matched | None) -> Attack | N
     return threshold_attack(records, matched.of(model.heldout), matched.weights)
 
 
-def compare_losses(plan: Plan, unlearned: Posteriors, like_heldout: bool) -> Losses:
-    """The losses of this request's records before and after, beside held-out rows if the records are like them."""
+def compare_losses(plan: Plan, unlearned: Posteriors, like_heldout: bool, trained: bool) -> Losses:
+    """The losses of this request's records before and after, beside held-out rows if the records are like them.
+
+    Args:
+        trained: whether held-out rows moved, too, and not the records alone.
+    """
     rows, base = np.flatnonzero(plan.new), base_posteriors(plan.subject)
     labels = plan.subject.labels[rows]
     before, after = (-model.train[rows, labels] for model in (base, unlearned))
     matched = _matched(plan, plan.new) if like_heldout else None
     if matched is None or base.heldout is None:
         return Losses.of(before, after)
-    return Losses.of(before, after, -matched.of(base.heldout), matched.weights)
+    moved = -matched.of(unlearned.heldout) if trained and unlearned.heldout is not None else None
+    return Losses.of(before, after, -matched.of(base.heldout), matched.weights, moved)
 
 
 def measure(plan: Plan, unlearned: Posteriors) -> Measured:

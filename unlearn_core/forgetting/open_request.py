@@ -27,14 +27,14 @@ from unlearn_core.finalize import Finalized, Lesson, distil_until_done, least_sq
 from unlearn_core.forgetting.certificate import NOTHING, Certificate, state_sha256
 from unlearn_core.forgetting.content import Described, Outcome, Predicted
 from unlearn_core.forgetting.judgement import (
-    OF_EDIT,
-    OF_TARGET,
-    OF_TRAINING,
+    JUDGED_BY_LOSS,
+    OF_TRAINING_ON,
     Judgement,
     Progress,
     judge,
     made_nothing,
     nothing_to_unlearn,
+    rule_for,
 )
 from unlearn_core.forgetting.ledger import Entry, Identity, Ledger
 from unlearn_core.forgetting.measure import (
@@ -225,7 +225,21 @@ class OpenRequest:
         return compute_moments(train.seen[rows], train.labels[rows], self.subject.n_classes, reference)
 
     def carry_out(self, plan: Plan) -> Outcome:
-        """Write the target into the network and measure what came of it."""
+        """Write the target into the network and measure what came of it; ``auto`` tries again if its edit was not enough."""
+        outcome = self._carry_out(plan)
+        edited, first = outcome.plan, outcome.finalized
+        enough = edited.family is not Family.EDIT or not outcome.judgement.failed
+        if enough or edited.otherwise is None or first is None:
+            return outcome
+        following, _ = edited.next_best(f"is not enough, for {outcome.judgement.why}")
+        outcome = self._carry_out(following)
+        if outcome.finalized is None:
+            return outcome
+        ended = f"{outcome.finalized.ended}, for {edited.choice.method} is not enough"
+        seconds = first.seconds + outcome.finalized.seconds
+        return replace(outcome, finalized=replace(outcome.finalized, ended=ended, seconds=seconds))
+
+    def _carry_out(self, plan: Plan) -> Outcome:
         start = self.subject.net if self.last is None else self.last
         finalized = None if plan.choice.method is None else self.finalize(plan, start)
         if finalized is not None and finalized.net is None and plan.otherwise is not None:
@@ -266,8 +280,7 @@ class OpenRequest:
         """Whether the model says of the records what was asked for."""
         if finalized is None:
             return nothing_to_unlearn(plan.choice.reason)
-        edits = plan.family is Family.EDIT
-        rule = OF_TARGET if plan.family is Family.PROXY else OF_EDIT if edits else OF_TRAINING
+        rule = rule_for(methods.find(plan.choice.method or ""))
         rows = np.flatnonzero(plan.forget)
         if plan.target is not None:
             asked = plan.target.log_target[rows]
@@ -283,7 +296,7 @@ class OpenRequest:
             rule,
             Progress.of(asked[new], base[new], now[new]),
             None if new.all() else Progress.of(asked, base, now),
-            compare_losses(plan, model, like_heldout) if edits else None,
+            compare_losses(plan, model, like_heldout, rule == OF_TRAINING_ON) if rule in JUDGED_BY_LOSS else None,
         )
 
     def _predict(self, plan: Plan, unlearned: Posteriors, stays: bool = False) -> Predicted | None:

@@ -120,7 +120,7 @@ class Plan:
         new: (N,) those of them that this request is the first to ask for.
         target: None if nothing is to be unlearned, or by a method that has none.
         verdict: what kind of request it is; None if nobody asked.
-        otherwise: what ``auto`` takes if the chosen edit has no answer; None: nothing.
+        otherwise: what ``auto`` takes if the chosen edit has no answer, or one that is not enough; None: nothing.
     """
 
     subject: Subject
@@ -134,11 +134,11 @@ class Plan:
     verdict: Verdict | None = None
     otherwise: str | None = None
 
-    def next_best(self) -> tuple[Plan, str]:
-        """The plan with what comes next in the place of an edit that has no answer, and why in a few words."""
-        without = f"{self.choice.method} has no answer"
-        choice = Choice(self.otherwise, f"{without}; it was chosen because {self.choice.reason}")
-        return replace(self, choice=choice, otherwise=None), without
+    def next_best(self, what_it_does: str = "has no answer") -> tuple[Plan, str]:
+        """The plan with what comes next in the place of an edit that is of no use, and why in a few words."""
+        why = f"{self.choice.method} {what_it_does}"
+        choice = Choice(self.otherwise, f"{why}; it was chosen because {self.choice.reason}")
+        return replace(self, choice=choice, otherwise=None), why
 
     @property
     def n_forget(self) -> int:
