@@ -98,7 +98,7 @@ class Networks:
         if out.exists():
             return open_state(out)
         steps = {name: step for method in PREPARING for name, step in cell.needs[method].needs.items() if name in PARTS}
-        known = load_prepared([steps[name] for name in PARTS if self.store.has(steps[name])], self.store)
+        known = load_prepared([step for step in steps.values() if self.store.has(step)], self.store)
         rows = self.rows(cell)
         subject = white_box(net, rows.features, rows.labels, None, None, rows.heldout)
         return keep_state(subject, self.arch, out, kept=known)
