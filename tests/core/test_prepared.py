@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tracking.certificate_page import certificate_page
 from unlearn_core import forget, methods, preparations
 from unlearn_core.audit.divergence import log_probabilities
 from unlearn_core.crossfit import CrossFitConstants, Folds, cross_fit
@@ -27,6 +28,7 @@ from unlearn_core.edits.newton import NewtonConstants
 from unlearn_core.errors import BadInput
 from unlearn_core.forgetting import opening
 from unlearn_core.forgetting.forget import Forgotten
+from unlearn_core.forgetting.judgement import OF_TRAINING, OF_TRAINING_ON, REQUIRED
 from unlearn_core.forgetting.measure import RetrainSettings
 from unlearn_core.forgetting.open_request import OpenRequest
 from unlearn_core.forgetting.opening import RETAINED_LOOKED_AT, Heldout, prepare
@@ -305,6 +307,19 @@ def test_where_the_chosen_edit_is_not_enough_auto_takes_what_comes_next(net, sta
     assert (content["proxy"]["method"], content["outcome"]) == ("short-small", "unlearned")
     assert content["proxy"]["why"].startswith("newton is not enough, for the records' mean loss goes from ")
     assert content["finalizer"]["ended"].endswith(", for newton is not enough")
+
+
+def test_a_certificate_says_whether_the_weights_ever_saw_the_records(net, state):
+    """From a share of the model's they did: the model must be no surer of them than of others."""
+    warm = ask(net, SCATTERED[:300], state, proxy="short-warm").certificate
+    said = warm.content["verdict"]
+    assert said["rule"] == OF_TRAINING_ON
+    losses = said["losses"]
+    was, left = losses["heldout"] - losses["before"], losses["heldout_after"] - losses["after"]
+    assert (left <= (1 - REQUIRED) * was + losses["margin"]) == (warm.content["outcome"] == "unlearned")
+    assert "of those after" in certificate_page(warm.document())
+    fresh = ask(net, SCATTERED[:300], state, proxy="short").certificate.content["verdict"]
+    assert (fresh["rule"], fresh["losses"]) == (OF_TRAINING, None)
 
 
 def test_part_of_a_class_and_rows_that_lie_together_are_groups_without_a_number(net, state):
