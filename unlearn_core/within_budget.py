@@ -41,8 +41,8 @@ groups that the others do not stand for, 0.9 times its KL_f at 0.3 %. Linear hea
 cost; with two layers they are no safer guess than large ones."""
 HARD_ENDS = {1: math.inf, 2: 0.025}
 """From this share on a group that the others stand for gets ``short``, by hidden layers, and before it hard rows. With two
-layers retrains are far apart, and what trains less is closer to all of them: 0.66 times the KL_f of ``short`` at 1 %, 0.9
-times at 3 % and 1.6 times at worst. With one 0.4 times at 1 and 3 %, 0.5 times at 6 %."""
+layers retrains are far apart, and what trains less is closer to all of them: on five groups 0.56 times the KL_f of
+``short`` at 1 %, 0.8 times at 2 %, 1.2 times at 3 %. With one 0.4 times at 1 and 3 %, 0.5 times at 6 %."""
 HARD_ALONE = {1: (0.006, 0.08), 2: (0.006, 0.025)}
 """From and up to which share a group that they do not stand for gets hard rows: on six such groups 1.1 times the KL_f of
 ``short`` at 0.3 %, 0.9 times at 1, 3 and 6 %, 1.3 times at 10 %, with one hidden layer."""
