@@ -329,7 +329,9 @@ def _for_scattered(hidden: int, budget: float, costs: Costs) -> BudgetChoice:
         why = f"{alike}: one step, and from there training on what is left"
         return BudgetChoice(onwards, why, NEWTON, later)
     dear = _why_no_step(costs.step) if hidden < 2 else ""
-    if budget < costs.least_warm:
+    # a linear head's fewest steps from fresh weights take as much, and lead nowhere near
+    too_little = math.isinf(costs.least_warm) if hidden == 0 else budget < costs.least_warm
+    if too_little:
         return _cut_short(hidden, budget, alike + dear, costs.more_buys(MORE_TRAINING), NEWTON)
     if hidden:
         return BudgetChoice(SHORT_HARD_WARM, warm + dear, NEWTON, later)

@@ -147,6 +147,13 @@ def test_a_linear_head_takes_no_step_away_from_thousands_of_scattered_records(bu
         assert ("would change the others" in choice.why) == (records == 2000)
 
 
+def test_a_linear_head_that_can_take_no_step_is_never_trained_from_fresh_weights_for_a_moment():
+    """As many steps from fresh weights are hundreds of times as far from a retrain as the network is."""
+    choice = choose_within(SCATTERED, 0, 0.001, Costs(0.003, least_warm=0.002))
+    assert choice is not None
+    assert choice.method == "short-hard-base"
+
+
 def test_scattered_rows_get_an_edit_if_no_network_can_be_trained_anew():
     for hidden in (0, 1, 2):
         for budget in (0.001, 0.005, 0.01, 0.1):
