@@ -64,14 +64,12 @@ def _verdict(verdict: Mapping[str, Json] | None) -> list[Html]:
         explained = "KL(asked for||base) and KL(asked for||model) on the records in nats; the way is what lies between."
         said += [_table(["", "asked for", "left", "of the way"], rows), tag("p", explained)]
     if losses := verdict["losses"]:
-        held = ["-", "-"] if losses["heldout"] is None else _numbers(losses, "heldout", "margin")
-        heads, cells = (
-            ["mean loss before", "after", "of held-out rows"],
-            [*_numbers(losses, "before", "after"), held[0]],
-        )
+        heads = {"before": "mean loss before", "after": "after", "heldout": "of held-out rows"}
         if losses.get("heldout_after") is not None:
-            heads, cells = [*heads, "of those after"], [*cells, *_numbers(losses, "heldout_after")]
-        said.append(_table([*heads, "two standard errors"], [[*cells, held[1]]]))
+            heads["heldout_after"] = "of those after"
+        heads["margin"] = "two standard errors"
+        cells = ["-" if losses[name] is None else _numbers(losses, name)[0] for name in heads]
+        said.append(_table(list(heads.values()), [cells]))
     return said
 
 

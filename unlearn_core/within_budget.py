@@ -105,6 +105,8 @@ STEP_PER_RECORD = 4.0
 KNOWS_WHAT_COMES_FIRST = (
     "after a few epochs on all rows a network knows what a retrain learns first, and hardly the records"
 )
+ALIKE = "the records could as well have been held out"
+ONE_STEP = f"{ALIKE}, and one step leaves all else alone"
 MORE_TRAINING = "more training: about half the distance for twice the cost"
 FLOW_ROW = (0.7, 1.2)
 """What ``flow`` takes for every row that it reads, in rows of training, with two classes and with more: 6 % of a retrain
@@ -303,43 +305,50 @@ def _for_group(hidden: int, budget: float, costs: Costs, kept: float | None) -> 
 
 
 def _for_scattered(hidden: int, budget: float, costs: Costs) -> BudgetChoice:
-    alike = "the records could as well have been held out"
-    warm = f"{alike}, so that training from a part of the model forgets them"
-    teaching_ends = math.inf if hidden == 0 else max(LASTING_WARM * costs.least_warm, TEACHING_ENDS[min(hidden, 2)])
+    if hidden == 0:
+        return _for_scattered_of_linear(budget, costs)
+    warm = f"{ALIKE}, so that training from a part of the model forgets them"
+    teaching_ends = max(LASTING_WARM * costs.least_warm, TEACHING_ENDS[min(hidden, 2)])
     if budget >= teaching_ends:
         return BudgetChoice(SHORT_WARM, warm, NEWTON if costs.taught is None else NEWTON_CROSSFIT, MORE_TRAINING)
     later = f"{SHORT_WARM}, from {teaching_ends:.1%} on" if teaching_ends < 1 else "nothing"
-    if hidden and costs.taught is not None and costs.taught <= budget:
-        why = f"{alike}: one step, then what models that never saw them say of them"
+    if costs.taught is not None and costs.taught <= budget:
+        why = f"{ALIKE}: one step, then what models that never saw them say of them"
         return BudgetChoice(NEWTON_CROSSFIT, why, NEWTON if hidden == 1 else SHORT_HARD_WARM, later)
-    if hidden and costs.taught is not None:
+    if costs.taught is not None:
         later = f"{NEWTON_CROSSFIT}, from {costs.taught:.1%} on"
     if _from_young(hidden, budget, YOUNG_SCATTERED_ENDS, costs):
         return BudgetChoice(SHORT_YOUNG, KNOWS_WHAT_COMES_FIRST, SHORT_HARD_WARM, later)
     later = costs.more_buys(later)
-    least = costs.least_warm if hidden else LASTING_WARM * costs.least_warm
-    step_ends = max(least, {0: LINEAR_STEP_ENDS, 1: STEP_ENDS}.get(hidden, 0.0))
-    onwards = NEWTON_HARD if hidden == 0 else SHORT_HARD_WARM
+    step_ends = max(costs.least_warm, STEP_ENDS if hidden == 1 else 0.0)
     if _affordable(costs.step, budget) and budget < step_ends:
-        if hidden == 0 and step_ends < 1:
-            later = f"{onwards}, from {step_ends:.1%} on"
-        next_best = onwards if hidden == 0 and budget >= costs.least_warm else SHORT_SMALL
-        return BudgetChoice(NEWTON, f"{alike}, and one step leaves all else alone", next_best, later)
-    if hidden == 0 and _affordable(costs.step, budget):
-        why = f"{alike}: one step, and from there training on what is left"
-        return BudgetChoice(onwards, why, NEWTON, later)
-    dear = _why_no_step(costs.step) if hidden < 2 else ""
-    # a linear head's fewest steps from fresh weights take as much, and lead nowhere near
-    too_little = math.isinf(costs.least_warm) if hidden == 0 else budget < costs.least_warm
-    if too_little:
-        return _cut_short(hidden, budget, alike + dear, costs.more_buys(MORE_TRAINING), NEWTON)
-    if hidden:
-        return BudgetChoice(SHORT_HARD_WARM, warm + dear, NEWTON, later)
+        return BudgetChoice(NEWTON, ONE_STEP, SHORT_SMALL, later)
+    dear = _why_no_step(costs.step) if hidden == 1 else ""
+    if budget < costs.least_warm:
+        return _cut_short(hidden, budget, ALIKE + dear, costs.more_buys(MORE_TRAINING), NEWTON)
+    return BudgetChoice(SHORT_HARD_WARM, warm + dear, NEWTON, later)
+
+
+def _for_scattered_of_linear(budget: float, costs: Costs) -> BudgetChoice:
+    later = costs.more_buys("nothing")
+    if _affordable(costs.step, budget):
+        step_ends = max(LASTING_WARM * costs.least_warm, LINEAR_STEP_ENDS)
+        if budget < step_ends:
+            more = f"{NEWTON_HARD}, from {step_ends:.1%} on" if step_ends < 1 else later
+            return BudgetChoice(NEWTON, ONE_STEP, NEWTON_HARD if budget >= costs.least_warm else SHORT_SMALL, more)
+        return BudgetChoice(NEWTON_HARD, f"{ALIKE}: one step, and from there training on what is left", NEWTON, later)
+    why = ALIKE + _why_no_step(costs.step)
+    if math.isinf(costs.least_warm):  # no network can be trained anew
+        return _cut_short(0, budget, why, costs.more_buys(MORE_TRAINING), NEWTON)
+    # below what is affordable, too: as few steps from fresh weights take as much, and lead nowhere near
     if budget < LINEAR_STEP_ENDS:
-        why = f"{alike}{dear}; training goes on from the network as it is"
         more = f"{SHORT_HARD_NEAR}, from {LINEAR_STEP_ENDS:.1%} on"
-        return BudgetChoice(SHORT_HARD_BASE, why, SHORT_HARD_NEAR, more)
-    return BudgetChoice(SHORT_HARD_NEAR, warm + dear, SHORT_HARD_BASE, later)
+        return BudgetChoice(
+            SHORT_HARD_BASE, f"{why}; training goes on from the network as it is", SHORT_HARD_NEAR, more
+        )
+    return BudgetChoice(
+        SHORT_HARD_NEAR, f"{why}; training from a part of the model forgets them", SHORT_HARD_BASE, later
+    )
 
 
 def _why_no_step(cost: float | None) -> str:

@@ -374,7 +374,7 @@ def test_auto_does_not_keep_a_step_that_goes_away_from_a_retrain(net, state, mon
     assert after_it["method"] == "short-small"
     assert after_it["why"].startswith("newton is not enough, for ")
     assert "not kept, for it goes away from a retrain" in after_it["why"]
-    monkeypatch.setattr(OpenRequest, "carry_out", OpenRequest._carry_out)  # and if nothing comes next
+    monkeypatch.setattr(OpenRequest, "carry_out", OpenRequest._attempt)  # and if nothing comes next
     retrain = RetrainSettings(epochs=EPOCHS, lr=TRAINING.lr)
     results = [ask(net, SCATTERED[:60], state, proxy=proxy, retrain=retrain) for proxy in ("auto", "newton")]
     left, moved = (result.certificate.content for result in results)
@@ -395,7 +395,7 @@ def test_a_network_that_stays_is_estimated_as_before_though_its_successor_was_ta
         line, edit=lambda request, _: newton.step(request, NewtonConstants(scale=6.0, most_spilled=np.inf))
     )
     monkeypatch.setattr(methods, "TABLE", {**methods.TABLE, "newton-crossfit": too_long})
-    monkeypatch.setattr(OpenRequest, "carry_out", OpenRequest._carry_out)  # what comes next is another test's
+    monkeypatch.setattr(OpenRequest, "carry_out", OpenRequest._attempt)  # what comes next is another test's
     content = ask(net, SCATTERED[:60], state, budget=0.5).certificate.content
     assert (content["proxy"]["method"], content["outcome"]) == ("newton-crossfit", "not unlearned")
     assert content["closeness"]["after"] == content["closeness"]["before"]

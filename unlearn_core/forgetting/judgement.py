@@ -35,12 +35,10 @@ LEAST_KL = 1e-6
 """Nats on the records: less cannot be measured again on another machine, and asks for nothing."""
 
 OF_TARGET = f"on the records, at least {REQUIRED:.0%} of the way in KL from the base to the target"
-LOSS_RISES = (
-    f"their mean loss rises, within two standard errors by at least {REQUIRED:.0%} of the way to that of held-out rows of "
-    "their classes"
+OF_EDIT = (
+    f"on the records, at least {REQUIRED:.0%} of the way in KL from the base to what the method computed; and their mean "
+    f"loss rises, within two standard errors by at least {REQUIRED:.0%} of the way to that of held-out rows of their classes"
 )
-COMPUTED = f"at least {REQUIRED:.0%} of the way in KL from the base to what the method computed"
-OF_EDIT = f"on the records, {COMPUTED}; and {LOSS_RISES}"
 AS_STORED = f"as stored at least {REQUIRED:.0%} of the way in KL from the base to that"
 OF_TRAINING = f"trained from fresh weights on no record; {AS_STORED}"
 OF_TRAINING_ON = (

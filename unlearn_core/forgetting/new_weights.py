@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from unlearn_core.forgetting.open_request import OpenRequest
     from unlearn_core.forgetting.plan import Plan
 
+NO_ANSWER = "it has no answer to this request; another --method may have one"
+
 
 def edit(request: OpenRequest, plan: Plan) -> Finalized:
     """Change the base's weights in one step, for all rows that are forgotten by now."""
@@ -46,9 +48,7 @@ def edit(request: OpenRequest, plan: Plan) -> Finalized:
     asked = EditRequest(problem, rows, net, 0, prepared, plan.settings.seed, line.schedule, how)
     with watch.running():
         edited = line.edit(asked, line.constants)
-    without = "it has no answer to this request; another --method may have one"
-    ended = without if edited is None else line.done
-    return Finalized(edited, ended, seconds=watch.seconds)
+    return Finalized(edited, NO_ANSWER if edited is None else line.done, seconds=watch.seconds)
 
 
 def _prepared_for(request: OpenRequest, names: Sequence[str], net: NetworkStack) -> dict[str, Any]:

@@ -46,7 +46,7 @@ from unlearn_core.forgetting.measure import (
     target_posteriors,
 )
 from unlearn_core.forgetting.model_files import LoadedModel
-from unlearn_core.forgetting.new_weights import edit, train_anew
+from unlearn_core.forgetting.new_weights import NO_ANSWER, edit, train_anew
 from unlearn_core.forgetting.opening import (
     Heldout,
     Model,
@@ -225,27 +225,24 @@ class OpenRequest:
         return compute_moments(train.seen[rows], train.labels[rows], self.subject.n_classes, reference)
 
     def carry_out(self, plan: Plan) -> Outcome:
-        """Write the target into the network and measure what came of it; ``auto`` tries again if its edit was not enough."""
-        outcome = self._carry_out(plan)
-        edited, first = outcome.plan, outcome.finalized
-        enough = edited.family is not Family.EDIT or not outcome.judgement.failed
-        if enough or edited.otherwise is None or first is None:
+        """Write the target into the network and measure what came of it; ``auto`` goes on where its edit is of no use."""
+        outcome = self._attempt(plan)
+        first = outcome.finalized
+        if first is None or plan.otherwise is None or plan.family is not Family.EDIT or not outcome.judgement.failed:
             return outcome
-        following, _ = edited.next_best(f"is not enough, for {outcome.judgement.why}")
-        outcome = self._carry_out(following)
+        why = "has no answer" if first.ended == NO_ANSWER else "is not enough"
+        reason = why if first.ended == NO_ANSWER else f"{why}, for {outcome.judgement.why}"
+        outcome = self._attempt(plan.next_best(reason))
         if outcome.finalized is None:
             return outcome
-        ended = f"{outcome.finalized.ended}, for {edited.choice.method} is not enough"
+        ended = f"{outcome.finalized.ended}, for {plan.choice.method} {why}"
         seconds = first.seconds + outcome.finalized.seconds
         return replace(outcome, finalized=replace(outcome.finalized, ended=ended, seconds=seconds))
 
-    def _carry_out(self, plan: Plan) -> Outcome:
+    def _attempt(self, plan: Plan) -> Outcome:
+        """By the plan's own method."""
         start = self.subject.net if self.last is None else self.last
         finalized = None if plan.choice.method is None else self.finalize(plan, start)
-        if finalized is not None and finalized.net is None and plan.otherwise is not None:
-            plan, without = plan.next_best()
-            finalized = self.finalize(plan, start)
-            finalized = replace(finalized, ended=f"{finalized.ended}, for {without}")
         net = None if finalized is None or finalized.net is None else self.round_to_file(finalized.net)
         if finalized is not None and plan.settings.finalizer == "none":
             posteriors = target_posteriors(plan)

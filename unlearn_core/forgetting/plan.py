@@ -134,11 +134,10 @@ class Plan:
     verdict: Verdict | None = None
     otherwise: str | None = None
 
-    def next_best(self, what_it_does: str = "has no answer") -> tuple[Plan, str]:
-        """The plan with what comes next in the place of an edit that is of no use, and why in a few words."""
-        why = f"{self.choice.method} {what_it_does}"
-        choice = Choice(self.otherwise, f"{why}; it was chosen because {self.choice.reason}")
-        return replace(self, choice=choice, otherwise=None), why
+    def next_best(self, why: str) -> Plan:
+        """With what comes next in the place of a method that is of no use."""
+        choice = Choice(self.otherwise, f"{self.choice.method} {why}; it was chosen because {self.choice.reason}")
+        return replace(self, choice=choice, otherwise=None)
 
     @property
     def n_forget(self) -> int:
